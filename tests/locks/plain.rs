@@ -408,8 +408,8 @@ async fn transaction_that_is_refused_or_dropped_half_way_spoils_no_other() {
             tokio::pin!(extending);
             tokio::select! {
                 biased;
-                answered = &mut extending => panic!("{held}: {answered:?}"),
                 () = parcel.caught() => {}
+                answered = &mut extending => panic!("{held}: {answered:?}"),
             }
         }
         guard.verify().await.unwrap();
