@@ -11,12 +11,14 @@
 //! 3. There is at most one task, and so at most one connection. When the task ends, for whatever reason, nobody waits
 //!    any more.
 
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -147,11 +149,8 @@ impl Connection {
             is_sent = true;
             answer(reply).await
         });
-        match answered.await {
-            Ok(answered) => answered,
-            Err(late) if is_sent => Err(Broken::TimedOut(late)),
-            Err(_) => Err(Broken::Unsent(self.shared.failure())),
-        }
+        let answered = answered.await;
+        answered.unwrap_or_else(|late| Err(self.late(late, is_sent)))
     }
 
     /// Sends requests in one step, so that nothing comes between them and all go over one connection, and waits for the
@@ -171,10 +170,15 @@ impl Connection {
             is_sent = true;
             try_join_all(replies.into_iter().map(answer)).await
         });
-        match answered.await {
-            Ok(answered) => answered,
-            Err(late) if is_sent => Err(Broken::TimedOut(late)),
-            Err(_) => Err(Broken::Unsent(self.shared.failure())),
+        let answered = answered.await;
+        answered.unwrap_or_else(|late| Err(self.late(late, is_sent)))
+    }
+
+    /// Returns the error of requests whose time is over.
+    fn late(&self, late: Elapsed, is_sent: bool) -> Broken {
+        match is_sent {
+            true => Broken::TimedOut(late),
+            false => Broken::Unsent(self.shared.failure()),
         }
     }
 
@@ -182,21 +186,22 @@ impl Connection {
     ///
     /// The reply is waited for by [`replied`], if at all.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
-        self.shared.give(request, Desk::post).ok()
+        let one = slice::from_ref(request);
+        self.shared.give(one, |desk| desk.post(request)).ok()
     }
 
     /// Does the same if the connection with the number `epoch` is still the present one.
     ///
     /// With the desk locked: while the status says that a connection is open, the desk is of no later one.
     pub(super) fn post_on(&self, epoch: u64, request: &Request) -> Option<desk::Reply> {
-        let on_it = |desk: &mut Desk, request: &Request| {
+        let on_it = |desk: &mut Desk| {
             let status = self.shared.status.borrow();
             match status.is_open && status.epoch == epoch {
                 true => desk.post(request),
                 false => Err(no_connection()),
             }
         };
-        self.shared.give(request, on_it).ok()
+        self.shared.give(slice::from_ref(request), on_it).ok()
     }
 
     /// Whether the server is known to have this script, so that its hash is enough.
@@ -308,43 +313,38 @@ async fn answer(reply: desk::Reply) -> Result<Said, Broken> {
 impl Shared {
     /// Gives a request of a caller that waits to the desk.
     pub(super) fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
-        self.give(request, Desk::send)
+        self.give(slice::from_ref(request), |desk| desk.send(request))
     }
 
     /// Gives requests to the desk, all of them in one step.
     ///
     /// If one does not fit, those before it were sent all the same, and nobody waits for their replies.
     fn send_all(&self, requests: &[Request]) -> Result<Vec<desk::Reply>, Error> {
-        let mut desk = self.lock();
-        let replies = requests.iter().map(|request| desk.send(request)).collect();
-        let unsent = desk.has_unsent();
-        drop(desk);
-        requests
-            .iter()
-            .for_each(|request| self.tally.requested(request.bytes().len()));
-        if unsent {
-            self.unsent.notify_one();
-        }
-        replies
+        self.give(requests, |desk| {
+            requests.iter().map(|request| desk.send(request)).collect()
+        })
     }
 
-    /// Gives a request to the desk, and wakes the writing task if bytes are left over.
+    /// Gives requests to the desk, and wakes the writing task if bytes are left over.
     ///
-    /// Fails if there is no connection or no room; nothing was sent then.
-    fn give(
+    /// Fails if there is no connection or no room; a single request was not sent then.
+    fn give<T>(
         &self,
-        request: &Request,
-        give: impl FnOnce(&mut Desk, &Request) -> Result<desk::Reply, Error>,
-    ) -> Result<desk::Reply, Error> {
+        requests: &[Request],
+        give: impl FnOnce(&mut Desk) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut desk = self.lock();
-        let reply = give(&mut desk, request)?;
+        let given = give(&mut desk);
         let unsent = desk.has_unsent();
         drop(desk);
-        self.tally.requested(request.bytes().len());
         if unsent {
             self.unsent.notify_one();
         }
-        Ok(reply)
+        let given = given?;
+        for request in requests {
+            self.tally.requested(request.bytes().len());
+        }
+        Ok(given)
     }
 
     /// Waits for a connection. Returns also if there will never be one.
