@@ -65,7 +65,7 @@ use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::{MinReplicas, Settings};
+use crate::options::Settings;
 use crate::session::tally::Tally;
 
 use channels::Channels;
@@ -88,8 +88,6 @@ pub(crate) struct Backend {
     database: u32,
     /// The budget of commands that no call sets one for: those about channels.
     timeout: Duration,
-    /// How many replicas have to acknowledge a hold, if any do.
-    min_replicas: Option<MinReplicas>,
 }
 
 /// Which servers there are. Sentinels are not among them: they name the one server.
@@ -175,7 +173,6 @@ impl Backend {
             servers,
             database,
             timeout: settings.command_timeout,
-            min_replicas: settings.min_replicas,
         };
         Ok((backend, Disruptions(disruptions)))
     }

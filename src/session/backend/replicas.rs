@@ -96,16 +96,14 @@ impl Backend {
     ///
     /// If the future is dropped, nothing is left but a look at the hold.
     pub(crate) async fn acknowledged(&self, hold: &HoldKey) -> Result<Acknowledged, Error> {
-        let Some(asked) = self.min_replicas else {
-            return Ok(Acknowledged::Enough);
-        };
         let key = hold.name.key();
-        let end = BootInstant::now().plus(asked.within);
+        let began = BootInstant::now();
         loop {
             let node = self.home_of(key)?;
             let Some(replicas) = &node.replicas else {
                 return Ok(Acknowledged::Enough);
             };
+            let end = began.plus(replicas.asked.within);
             let (told, outcome) = oneshot::channel();
             replicas.enter(Waiter {
                 hold: hold.clone(),
