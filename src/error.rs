@@ -113,6 +113,13 @@ enum Outlook {
 #[error("{0}")]
 struct Refusal(String);
 
+/// Returns the beginning of a text: whole characters, of no more than this many bytes.
+pub(crate) fn cut(text: &str, longest: usize) -> &str {
+    let mut lengths = (0..=longest.min(text.len())).rev();
+    let fits = lengths.find(|at| text.is_char_boundary(*at));
+    &text[..fits.unwrap_or(0)]
+}
+
 /// Formats a foreign text, cut off at the length that an error shows.
 pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
     struct Quote(String);
@@ -121,10 +128,9 @@ pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
         /// Stops the formatting at the limit, so that a huge text is not formatted in full.
         fn write_str(&mut self, text: &str) -> fmt::Result {
             let room = QUOTED - self.0.len();
-            let mut lengths = (0..=room.min(text.len())).rev();
-            let fits = lengths.find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            self.0.push_str(&text[..fits]);
-            if fits < text.len() {
+            let fits = cut(text, room);
+            self.0.push_str(fits);
+            if fits.len() < text.len() {
                 Err(fmt::Error)
             } else {
                 Ok(())

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Error;
+use crate::error::{Error, cut};
 use crate::scope::{self, Scoped};
 
 /// Threads and unique owners count from these numbers, tasks from 1: the ranges never meet, and all numbers fit in
@@ -168,10 +168,7 @@ impl Owner {
     /// ```
     #[must_use]
     pub fn labelled(text: impl AsRef<str>) -> Self {
-        let text = text.as_ref();
-        let mut ends = (0..=LONGEST_LABEL.min(text.len())).rev();
-        let end = ends.find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let label = text[..end].into();
+        let label = cut(text.as_ref(), LONGEST_LABEL).into();
         Self(Repr::Labelled(Arc::new((unique_number(), label))))
     }
 
