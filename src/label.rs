@@ -74,21 +74,28 @@ pub(crate) fn client_of(field: &str) -> Option<(Option<&str>, &str)> {
     label_and_id(client)
 }
 
+/// Splits an acquisition field into the label and the id of its client, and the name of the owner, if it has one. Returns
+/// `None` for any other field.
+pub(crate) fn acquirer_of(field: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
+    // Two bars begin the field for what was taken over.
+    let field = field
+        .strip_prefix('|')
+        .filter(|field| !field.starts_with('|'))?;
+    let (client, name) = match field.split_once(':') {
+        Some((client, name)) => (client, Some(name)),
+        None => (field, None),
+    };
+    let (label, id) = label_and_id(client)?;
+    Some((label, id, name))
+}
+
 /// Returns the label of the client that holds a lock for this owner, from the acquisition fields of its hash.
 pub(crate) fn of_holder<'a>(
     owner: &str,
     fields: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let of_field = |field: &'a str| {
-        // Two bars begin the field for what was taken over.
-        let field = field
-            .strip_prefix('|')
-            .filter(|field| !field.starts_with('|'))?;
-        let (client, name) = match field.split_once(':') {
-            Some((client, name)) => (client, Some(name)),
-            None => (field, None),
-        };
-        let (label, id) = label_and_id(client)?;
+        let (label, id, name) = acquirer_of(field)?;
         let is_of = match name {
             Some(name) => name == owner,
             None => owner.split(':').next() == Some(id),

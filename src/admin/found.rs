@@ -1,4 +1,4 @@
-//! What is found of a lock: its kind, who holds it and who waits for it.
+//! What an inspection finds: the kind of a lock, its holders and its waiters.
 
 use std::fmt;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl fmt::Display for FoundHolder {
     }
 }
 
-/// Who waits for a lock.
+/// One waiter for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoundWaiter {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::found::{FoundHolder, FoundKind, FoundSide, FoundWaiter};
 use crate::error::Error;
-use crate::label::{self, client_of, label_and_id};
+use crate::label::{self, acquirer_of, client_of};
 use crate::name::LockName;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::reply::Reply;
@@ -365,11 +365,9 @@ pub(super) fn has_own_field(fields: &Told) -> bool {
     let Ok(fields) = fields else {
         return false;
     };
-    let own = pairs(fields)
-        .into_iter()
-        .filter_map(|(field, _)| field.strip_prefix('|'));
-    let mut clients = own.map(|field| field.split(':').next().unwrap_or_default());
-    clients.any(|client| label_and_id(client).is_some())
+    pairs(fields)
+        .iter()
+        .any(|(field, _)| acquirer_of(field).is_some())
 }
 
 /// Whether a text begins with the id of one of this crate's clients.
