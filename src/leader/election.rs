@@ -6,7 +6,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tracing::{debug, info};
+use tracing::{Level, debug, enabled, info};
 
 use super::term::{Announcement, Leader, Term};
 use super::watch::LeaderWatch;
@@ -200,6 +200,10 @@ impl Election {
     /// Tells who leads, while this candidate waits. Begins after a moment, since the first candidate waits for nobody.
     async fn follow(&self) -> Infallible {
         sleep(FOLLOWS_AFTER).await;
+        // To look costs requests, which are for people who read the log.
+        if !enabled!(target: "redlatch", Level::INFO) {
+            return pending().await;
+        }
         let mut watch = self.watch();
         // That nobody knows who leads, as in an outage, the campaign tells by itself.
         while let Ok(leader) = watch.changed().await {
