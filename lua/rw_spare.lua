@@ -1,8 +1,8 @@
 -- Compares what a client knows of its share, before a script changes it. Prepended to the scripts that do so, behind
 -- primary and rw_level, for a hold that has left levels to a named owner or adopted some: other clients may have taken
--- levels of it over. Their keys and arguments begin alike: the lock, KEYS[1]; what its level keys begin with, KEYS[2], or
--- the third key of a release; the field of the owner on this side, ARGV[1]; the acquisition id, ARGV[2]; the share to reach or
--- to keep, ARGV[3].
+-- levels of it over. Their keys and arguments begin alike: the lock, KEYS[1]; what its level keys begin with, KEYS[2],
+-- or the third key of a release; the field of the owner on this side, ARGV[1]; the acquisition id, ARGV[2]; the share
+-- to reach or to keep, ARGV[3].
 --
 -- From the first such call on, a key counts what is taken over from this hold. A copy of a call finds it, so that what
 -- the call itself took off does not count. It lasts for two minutes, or for the lease that the hold has by then. Without

@@ -33,6 +33,16 @@ async fn client(primary: &Server, replicas: u32, within: Duration) -> Client {
     builder.trust_fresh_servers(true).build().await.unwrap()
 }
 
+/// A primary, a replica that hangs from here on, and a client that has had a lock before.
+async fn frozen() -> (Server, Server, Client) {
+    let (primary, replica) = pair();
+    let client = client(&primary, 1, LONG).await;
+    let guard = client.lock("k").lock().await.unwrap();
+    guard.unlock().await.unwrap();
+    replica.freeze();
+    (primary, replica, client)
+}
+
 /// Checks that a call failed since replicas were missing, and says how many had the lock.
 #[track_caller]
 fn is_short(failed: Result<impl Sized, Error>, had: &str) {
@@ -239,17 +249,7 @@ async fn what_replicas_have_is_not_waited_for_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn level_more_of_a_lock_that_no_replica_has_waits_too() {
-    let (primary, replica) = pair();
-    let client = client(&primary, 1, LONG).await;
-    client
-        .lock("k")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
-    replica.freeze();
+    let (primary, replica, client) = frozen().await;
     let owner = Owner::unique();
     let take = || {
         let lock = client.lock("k").owned_by(&owner);
@@ -272,17 +272,7 @@ async fn level_more_of_a_lock_that_no_replica_has_waits_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_that_goes_while_replicas_are_waited_for_is_lost() {
-    let (primary, replica) = pair();
-    let client = client(&primary, 1, LONG).await;
-    client
-        .lock("k")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
-    replica.freeze();
+    let (primary, replica, client) = frozen().await;
     let mut probe = primary.connection();
     let take = |name: &str| {
         let lock = client.lock(name).lease(LONG);
