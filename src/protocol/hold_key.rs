@@ -236,7 +236,8 @@ impl HoldKey {
         } else {
             ""
         };
-        let label = label::split(client).0.unwrap_or_default();
+        let (label, id) = label::split(client);
+        let label = label.unwrap_or_default();
         let mut text = String::with_capacity(
             2 + client.len() + own_part.len() + side.len() + 19 + label.len(),
         );
@@ -249,10 +250,7 @@ impl HoldKey {
         }
         let (acquisition_end, field_at) = match owner.is_named() {
             true => (field_end, field_end - own_part.len() - side.len()),
-            false => (
-                1 + client.len(),
-                1 + client.len() - label::split(client).1.len(),
-            ),
+            false => (1 + client.len(), 1 + client.len() - id.len()),
         };
         Self {
             name,
