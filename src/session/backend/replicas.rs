@@ -87,7 +87,22 @@ struct Waiter {
     /// The group of its key: keys of different groups cannot be in one script.
     group: u16,
     end: BootInstant,
+    /// How many replicas had the hold in the rounds so far, at most.
+    had: u32,
     told: oneshot::Sender<Told>,
+}
+
+impl Waiter {
+    /// Returns what the call is told after a round, or `None` if it goes on in the next one.
+    ///
+    /// The last round may be too short for the replicas to answer, so those count that had the hold before.
+    fn outcome(&mut self, told: Told, now: BootInstant) -> Option<Told> {
+        let Told::Outcome(Acknowledged::By(count)) = told else {
+            return Some(told);
+        };
+        self.had = self.had.max(count);
+        (now >= self.end).then_some(Told::Outcome(Acknowledged::By(self.had)))
+    }
 }
 
 impl Backend {
@@ -109,6 +124,7 @@ impl Backend {
                 hold: hold.clone(),
                 group: self.group(key),
                 end,
+                had: 0,
                 told,
             });
             let error = match outcome.await.map_err(|_| Error::closed())? {
@@ -183,11 +199,10 @@ impl Replicas {
             }
             let told = self.round(&calls).await;
             let now = BootInstant::now();
-            for (call, told) in std::mem::take(&mut calls).into_iter().zip(told) {
-                match told {
-                    // Goes on in the next round.
-                    Told::Outcome(Acknowledged::By(_)) if now < call.end => calls.push(call),
-                    told => drop(call.told.send(told)),
+            for (mut call, told) in std::mem::take(&mut calls).into_iter().zip(told) {
+                match call.outcome(told, now) {
+                    Some(outcome) => drop(call.told.send(outcome)),
+                    None => calls.push(call),
                 }
             }
         }
@@ -362,5 +377,31 @@ impl Told {
             Ok(reply) => Self::Broken(reply.unexpected()),
             Err(text) => Self::Refused(text.clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockName;
+    use crate::owner::Owner;
+    use crate::protocol::hold_key::Kind;
+
+    #[test]
+    fn replica_that_had_a_hold_counts_though_the_last_round_was_too_short() {
+        let name = LockName::new("", "k").unwrap();
+        let end = BootInstant::now();
+        let mut call = Waiter {
+            hold: HoldKey::new(name, Kind::Reentrant, "c", &Owner::unique(), 1),
+            group: 0,
+            end,
+            had: 0,
+            told: oneshot::channel().0,
+        };
+        let by = |count| Told::Outcome(Acknowledged::By(count));
+        let before = end.minus(Duration::from_secs(1));
+        assert!(call.outcome(by(1), before).is_none());
+        let told = call.outcome(by(0), end);
+        assert!(matches!(told, Some(Told::Outcome(Acknowledged::By(1)))));
     }
 }
