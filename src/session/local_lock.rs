@@ -598,6 +598,16 @@ mod tests {
                 yield_now().await;
             }
         }
+
+        /// Waits until the task that watches what was left has given back what it took out.
+        async fn settled(&self) {
+            for _ in 0..1_000 {
+                if self.server().is_empty() {
+                    return;
+                }
+                yield_now().await;
+            }
+        }
     }
 
     #[test]
@@ -617,6 +627,7 @@ mod tests {
             block_on(ended(stay, leave));
             assert!(model.local.lock().all_holds().is_empty());
             drop(model.local.take_handoff());
+            block_on(model.settled());
             assert!(model.server().is_empty(), "nothing is left");
         };
         shuttle::check_random(readers, ORDERS);
