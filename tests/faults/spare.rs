@@ -233,6 +233,15 @@ impl<L: Lock> Side<L> {
     }
 }
 
+/// Waits until the server has what each client of the owner is meant to have.
+async fn settled<L: Lock>(sides: &[Side<L>], probe: &mut Connection, what: &str) {
+    let expected = sides.iter().map(Side::share).filter(|share| *share > 0);
+    let mut expected: Vec<_> = expected.collect();
+    expected.sort_unstable();
+    let what = format!("{what}, {expected:?}");
+    eventually(&what, async || shares(probe) == expected).await;
+}
+
 /// Has clients of one owner do at random what they may, lose replies and drop calls. Once that has settled, the server has
 /// what each of them is meant to have.
 async fn wander<L: Lock>(seed: u64) {
@@ -321,12 +330,9 @@ async fn wander<L: Lock>(seed: u64) {
         if !is_settled && rng.bool() {
             continue;
         }
-        let expected = sides.iter().map(Side::share).filter(|share| *share > 0);
-        let mut expected: Vec<_> = expected.collect();
-        expected.sort_unstable();
-        let what = format!("seed {seed}: {steps:?}, {expected:?}");
-        eventually(&what, async || shares(&mut probe) == expected).await;
+        settled(&sides, &mut probe, &format!("seed {seed}: {steps:?}")).await;
     }
+    settled(&sides, &mut probe, &format!("seed {seed}: {steps:?}")).await;
     for guard in sides.iter_mut().flat_map(|side| side.guards.drain(..)) {
         guard.unlock().await.unwrap();
     }

@@ -425,8 +425,15 @@ async fn within_a_process_too_whoever_came_first_goes_first() {
         ("seven", true),
         ("eight", false),
     ];
+    let mut in_time = 0;
     for _ in 0..20 {
+        let began = Instant::now();
         let order = order_of(&client, &calls).await;
+        // A call keeps behind those of the other side for a second at most: a busy machine may take longer.
+        if began.elapsed() >= Duration::from_secs(1) {
+            continue;
+        }
+        in_time += 1;
         let at = |call| order.iter().position(|came| *came == call).unwrap();
         for (n, &(later, late_writes)) in calls.iter().enumerate() {
             for &(call, writes) in &calls[..n] {
@@ -435,6 +442,7 @@ async fn within_a_process_too_whoever_came_first_goes_first() {
             }
         }
     }
+    assert!(in_time > 0, "no round took less than a second");
     nothing_left(&server, [&client]).await;
 }
 
