@@ -34,5 +34,6 @@ raise_lease(KEYS[1], lease)
 for _, level in ipairs(mine) do
   redis.call('PEXPIRE', level, lease)
 end
+redis.call('PEXPIRE', mine.taken, lease)
 fit(KEYS[1], KEYS[2])
 return {'extended'}

@@ -46,10 +46,11 @@ for field, total in pairs(held) do
   for level = 1, math.min(total, 1000) do
     local key = level_key(KEYS[3], field, level)
     local record = redis.pcall('GET', key)
+    record = type(record) == 'string' and record or ''
     -- The label of the client is in the record, and stands before its id on its channel.
-    local number, label = string.match(type(record) == 'string' and record or '', '^(h%x+)/?(.*)$')
+    local number, label = string.match(record, '^(h%x+)/?(.*)$')
     tell_holder((label or '') ~= '' and label .. '/' .. field or field, number)
-    redis.call('DEL', key)
+    redis.call('DEL', key, taken_key(KEYS[3], field, record))
   end
 end
 if others > 0 and ARGV[1] == 'write' then

@@ -14,10 +14,11 @@ local function taken_key(stem, field, number)
   return stem .. ':' .. field .. ':rwlock_taken:' .. number
 end
 
--- Returns the keys of the levels that belong to the hold with acquisition id `number`. `count` is what the hash has for
--- this owner, and `ask` what reads the keys: `read`, if a key of another type is to pass for a level of another hold.
+-- Returns the keys of the levels that belong to the hold with acquisition id `number`, and as `taken` that of the number
+-- of levels that were taken over from it. `count` is what the hash has for this owner, and `ask` what reads the keys:
+-- `read`, if a key of another type is to pass for a level of another hold.
 local function levels_of(number, stem, field, count, ask)
-  local levels = {}
+  local levels = {taken = taken_key(stem, field, number)}
   for level = 1, math.min(tonumber(count) or 0, 1000) do
     local key = level_key(stem, field, level)
     if (ask or redis.call)('GET', key) == number then
@@ -46,12 +47,15 @@ local function raise_lease(key, lease)
   return is_shorter
 end
 
--- Raises the lease of a hold: that of the hash before those of its levels, so that it never outlives the longest.
--- Returns whether any was shorter.
+-- Raises the lease of a hold: that of the hash before those of its levels, so that it never outlives the longest. The
+-- number of levels that were taken over lasts as long. Returns whether any was shorter.
 local function raise_leases(lock, levels, lease)
   local is_written = raise_lease(lock, lease)
   for _, level in ipairs(levels) do
     is_written = raise_lease(level, lease) or is_written
+  end
+  if levels.taken then
+    raise_lease(levels.taken, lease)
   end
   return is_written
 end

@@ -5,8 +5,8 @@
 -- to reach or to keep, ARGV[3].
 --
 -- From the first such call on, a key counts what is taken over from this hold. A copy of a call finds it, so that what
--- the call itself took off does not count. It lasts for two minutes, or for the lease that the hold has by then. Without
--- it, what the share lacks was taken over.
+-- the call itself took off does not count. It lasts as long as the hold: whatever sets the lease of that sets its own.
+-- Without it, what the share lacks was taken over.
 --
 -- ARGV[+1] how many levels were taken over, as far as this client knows
 -- ARGV[+2] share that was recorded when this client had its last answer, at least
@@ -16,19 +16,21 @@
 do
   local stem = KEYS[#KEYS > 2 and 3 or 2]
   local mine = levels_of(ARGV[2], stem, ARGV[1], redis.call('HGET', KEYS[1], ARGV[1]))
-  local counted, taken, lasts = taken_key(stem, ARGV[1], ARGV[2]), nil, nil
+  local taken, lasts = nil, 1
   if mine[1] and ARGV[3] ~= '0' then
     local known = tonumber(ARGV[#ARGV - 1])
-    taken = tonumber(redis.call('GET', counted) or known + math.max(ARGV[#ARGV] - #mine, 0))
+    taken = tonumber(redis.call('GET', mine.taken) or known + math.max(ARGV[#ARGV] - #mine, 0))
     if taken > known then
       return from_primary {'fewer', taken}
     end
-    lasts = math.max(redis.call('PTTL', mine[1]), 120000)
+    for _, level in ipairs(mine) do
+      lasts = math.max(lasts, redis.call('PTTL', level))
+    end
   end
   -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
-  redis.call('DEL', counted)
+  redis.call('DEL', mine.taken)
   if taken then
-    redis.call('SET', counted, taken, 'PX', lasts)
+    redis.call('SET', mine.taken, taken, 'PX', lasts)
   end
 end
 

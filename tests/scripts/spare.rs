@@ -298,6 +298,40 @@ fn what_was_taken_over_is_forgotten_with_the_hold() {
     }
 }
 
+/// A hash has its count in itself, and a read-write lock in a key of its own.
+#[test]
+fn count_of_what_was_taken_over_lasts_as_long_as_the_hold() {
+    let mut scene = Scene::new(Shape::ReadWrite);
+    let taken = format!("{{k}}:{FIELD}:rwlock_taken:{MINE}");
+    // Both by one script: nothing that this process waits for lies between.
+    let apart = "return redis.call('PTTL', KEYS[1]) - redis.call('PTTL', KEYS[2])";
+    let ends_with_the_hold = |scene: &mut Scene, what: &str| {
+        let words = ["EVAL", apart, "2", &taken, &level_key(1)];
+        let apart = scene.does(&words).int();
+        assert!(apart.abs() < 1_000, "{what}: {apart} ms");
+    };
+    scene.hold(3);
+    scene.call(To::Release(2), 0, 3);
+    ends_with_the_hold(&mut scene, "compared");
+    assert_eq!(
+        scene.run("rw_renew", &["k"], &[FIELD, "{k}", MINE, "60000"]),
+        "1"
+    );
+    ends_with_the_hold(&mut scene, "renewed");
+    let longer = scene.run("rw_extend", &["k", "{k}"], &[FIELD, MINE, "9000", "0"]);
+    let ends = longer
+        .strip_prefix("longer ")
+        .expect("the end of the lease");
+    let cut = scene.run("rw_extend", &["k", "{k}"], &[FIELD, MINE, "9000", ends]);
+    assert_eq!(cut, "extended");
+    ends_with_the_hold(&mut scene, "cut");
+    assert_eq!(scene.call(To::Reenter(3), 0, 2), "granted 4");
+    ends_with_the_hold(&mut scene, "taken again");
+    let args = ["read", "0", "PUBLISH"];
+    scene.run("rw_force_release", &["k", "channel", "{k}"], &args);
+    assert_eq!(scene.redis.keys(), [""; 0]);
+}
+
 #[test]
 fn client_that_lacks_more_than_one_level_is_not_given_any() {
     for shape in [Shape::Hash, Shape::ReadWrite] {
