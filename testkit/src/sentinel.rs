@@ -32,8 +32,10 @@ impl Sentinel {
         Self::one_of(primary, service, 1)
     }
 
-    /// Starts a sentinel that keeps naming the server that is the primary now, whatever the other sentinels do later:
-    /// it may not use channels on this server, so that it and the other sentinels never learn of each other.
+    /// Starts a sentinel that keeps naming the server that is the primary now, whatever the other sentinels do later.
+    ///
+    /// Sentinels learn of each other, and of a failover, over a channel of each server that they know. This one may not
+    /// use channels on the primary, nor ask it for its replicas, so that it knows no other server.
     pub(crate) fn deaf(primary: &Server, service: &str) -> Self {
         let user = [
             "SETUSER",
@@ -42,6 +44,7 @@ impl Sentinel {
             &format!(">{DEAF}"),
             "~*",
             "+@all",
+            "-info",
             "resetchannels",
         ];
         let words = ["ACL"].into_iter().chain(user);
