@@ -71,8 +71,8 @@ enum Outcome<'a> {
     Won(QuorumHold),
     /// The call has come to the front: it asks, and keeps the place meanwhile.
     Front(Place<'a>),
-    /// The owner has the lock by another call, or no longer has it, or the time in the queue is up: decide again
-    /// whether this call stands in the local queue.
+    /// The owner has the lock by another call, or no longer has it: decide again whether this call stands in the
+    /// local queue.
     Again,
 }
 
@@ -125,16 +125,17 @@ impl QuorumAcquire {
         }
     }
 
-    /// Waits behind the other calls of this process. Returns `None` if there is no time left. The wait ends after the
-    /// patience of the call at the latest, and begins again with a new place.
+    /// Waits behind the other calls of this process. Returns `None` if there is no time left. Nobody is asked meanwhile,
+    /// so that no patience runs out, and the place is kept.
     async fn stand_in_queue<'a>(
         &self,
         local: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
-        let Step::Park(at_most) = wait.in_queue(BootInstant::now(), None) else {
+        let parks = || wait.in_queue(BootInstant::now(), None);
+        if parks() == Step::GiveUp {
             return Ok(None);
-        };
+        }
         let runtime = &self.requests[0].client.releaser.runtime;
         let place = local.stand(Role::InQueue, None, runtime);
         if place.now().is_some() {
@@ -150,17 +151,20 @@ impl QuorumAcquire {
         {
             return Ok(Some(Outcome::Won(quorum_hold)));
         }
-        let turn = async {
-            tokio::select! {
-                _ = place.comes() => true,
-                () = self.appeared() => false,
+        while let Step::Park(at_most) = parks() {
+            let turn = async {
+                tokio::select! {
+                    _ = place.comes() => true,
+                    () = self.appeared() => false,
+                }
+            };
+            match first.client.unless_closed(timeout(at_most, turn)).await? {
+                Ok(true) => return Ok(Some(Outcome::Front(place))),
+                Ok(false) => return Ok(Some(Outcome::Again)),
+                Err(_) => {}
             }
-        };
-        let turn = first.client.unless_closed(timeout(at_most, turn)).await?;
-        Ok(Some(match turn {
-            Ok(true) => Outcome::Front(place),
-            Ok(false) | Err(_) => Outcome::Again,
-        }))
+        }
+        Ok(None)
     }
 
     /// Returns the pauses of a waiter that no message reaches. The longer it has waited, the less often it asks, so

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::LockGuard;
+use redlatch::{Client, LockGuard, MemoryServer, Owner, RedLock};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::support::probe::{millis, secs, stranger};
@@ -94,4 +95,34 @@ async fn wait_ends_at_its_limit_exactly() {
     let took = started.elapsed();
     assert!(took >= secs(45) && took < secs(45) + millis(5), "{took:?}");
     guard.unlock().await.unwrap();
+}
+
+/// Those behind the first ask nobody: no patience of theirs runs out, which is one lease.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_red_lock_keep_their_order_however_long_they_wait() {
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let builder = Client::builder().config(MemoryServer::new().config());
+        let builder = builder.trust_fresh_servers(true).watchdog_lease(secs(1));
+        clients.push(builder.build().await.unwrap());
+    }
+    let red = || {
+        let locks = clients.iter().map(|client| client.lock("job"));
+        RedLock::new(locks).owned_by(&Owner::unique())
+    };
+    let guard = red().lock().await.unwrap();
+    let (tells, mut told) = mpsc::unbounded_channel();
+    for number in 0..4 {
+        let (lock, tells) = (red(), tells.clone());
+        tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            tells.send(number).unwrap();
+            guard.unlock().await.unwrap();
+        });
+        sleep(millis(400)).await;
+    }
+    guard.unlock().await.unwrap();
+    for number in 0..4 {
+        assert_eq!(told.recv().await, Some(number));
+    }
 }
