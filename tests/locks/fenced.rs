@@ -266,8 +266,11 @@ async fn hold_that_a_named_owner_took_without_a_token_has_none() {
 
 #[tokio::test]
 async fn set_joins_no_hold_without_a_token() {
-    let (_server, held, fenced) = held_without_a_token().await;
-    let set = MultiLock::new([fenced]).owned_by(held.owner());
+    let (server, held, _) = held_without_a_token().await;
+    let client = client(&server).await;
+    // A set of one lock asks as that lock does.
+    let set = MultiLock::new([NAME, "another"].map(|name| client.fenced_lock(name)));
+    let set = set.owned_by(held.owner());
     assert_eq!(kind(set.lock().await), ErrorKind::WrongKind);
     held.unlock().await.unwrap();
 }
