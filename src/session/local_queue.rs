@@ -518,6 +518,19 @@ mod tests {
     }
 
     #[test]
+    fn reader_that_lets_writers_go_first_waits_for_those_that_came_later_too() {
+        let queue = &mut LocalQueue::default();
+        let first = stand(queue, Side::Exclusive);
+        let reader = queue.stand(Side::Shared, Role::Behind);
+        let last = stand(queue, Side::Exclusive);
+        leave(queue, first);
+        assert_eq!(firsts(queue, [last, reader]), [true, false]);
+        assert!(!queue.has_heir(Side::Shared), "nothing is left for it");
+        leave(queue, last);
+        assert!(queue.is_first(reader) && queue.has_heir(Side::Shared));
+    }
+
+    #[test]
     fn writer_counts_as_come_behind_the_readers_that_asked() {
         let queue = &mut LocalQueue::default();
         let reader = stand(queue, Side::Shared);
