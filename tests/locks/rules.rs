@@ -103,29 +103,32 @@ async fn promise_ends_a_margin_before_the_servers_key() {
     );
 }
 
+/// Of a semaphore: whoever waits for a lock asks each second as long as it is not subscribed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_asks_again_once_it_is_subscribed() {
     let (server, proxy, client) = proxied().await;
-    let holder = support::client(&server).await;
-    let held = holder.lock("gate").lock().await.unwrap();
+    let elsewhere = support::client(&server).await.semaphore("gate");
+    elsewhere.try_set_permits(1).await.unwrap();
+    let held = elsewhere.acquire().await.unwrap();
     let mut connection = server.connection();
     let asked = scripts_run(&mut connection);
 
-    // The unlock falls between the waiter's first try and its SUBSCRIBE, so the message reaches nobody.
+    // The release falls between the waiter's second try, at the front of its queue, and its SUBSCRIBE. So the message
+    // reaches nobody.
     proxy.delay(Duration::from_millis(200));
-    let lock = client.lock("gate");
-    let waiter = tokio::spawn(async move { lock.lock().await });
-    eventually("the first try", async || {
-        scripts_run(&mut connection) > asked
+    let semaphore = client.semaphore("gate");
+    let waiter = tokio::spawn(async move { semaphore.acquire().await });
+    eventually("the second try", async || {
+        scripts_run(&mut connection) > asked + 1
     })
     .await;
-    held.unlock().await.unwrap();
+    held.release().await.unwrap();
     assert_eq!(connection.channels(), Vec::<String>::new());
 
     // The next reason to ask would be the poll cap, after 4.5 seconds.
     let granted = timeout(Duration::from_secs(3), waiter).await;
-    let guard = granted.expect("asks again").unwrap().unwrap();
-    guard.unlock().await.unwrap();
+    let permit = granted.expect("asks again").unwrap().unwrap();
+    permit.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
