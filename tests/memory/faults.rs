@@ -5,8 +5,8 @@ use redlatch::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::support::probe::{kind, millis, secs, stranger};
-use crate::two;
+use crate::support::probe::{acquiring, kind, millis, secs, stranger};
+use crate::{client, two};
 
 #[tokio::test(start_paused = true)]
 async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
@@ -134,6 +134,31 @@ async fn release_is_owed_to_a_silent_server_however_late_it_resumes() {
     server.resume();
     let next = other.lock("job").try_lock_for(secs(3)).await.unwrap();
     next.expect("released").unlock().await.unwrap();
+}
+
+/// The server is asked about the first hold before the second is given back. So the second is told by the answer to the
+/// release of the third.
+#[tokio::test(start_paused = true)]
+async fn release_that_nobody_waits_for_any_more_is_no_loss_to_those_before() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock("job");
+    let guard = lock.lock().await.unwrap();
+    let [next, last] = [acquiring(&lock), acquiring(&lock)];
+    // Time passes when everybody waits.
+    sleep(millis(1)).await;
+    server.stop_answering();
+    let first = tokio::spawn(guard.unlock());
+    let guard = next.await.unwrap().unwrap();
+    sleep(millis(1)).await;
+    let second = tokio::spawn(guard.unlock());
+    let guard = last.await.unwrap().unwrap();
+    let third = tokio::spawn(guard.unlock());
+    sleep(millis(1)).await;
+    third.abort();
+    assert!(third.await.unwrap_err().is_cancelled());
+    server.resume();
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,6 @@ use crate::support::probe::{
 };
 use crate::support::scene::Scene;
 use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
-use futures_util::FutureExt;
 use futures_util::future::select_all;
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Reply, Server, script};
@@ -231,25 +230,6 @@ async fn whoever_has_it_now_holds_it_and_whoever_took_it_does_not() {
     assert_eq!(second.hold_count().await.unwrap(), 1);
     let forced = stranger(&lock).force_unlock().await.unwrap();
     assert!(forced && guard.is_lost());
-    nothing_left(&server, &client).await;
-}
-
-/// Runs on one thread, so that the release of the second hold is on its way before any call has asked the server about
-/// the first.
-#[tokio::test]
-async fn release_that_nobody_waits_for_any_more_is_no_loss_to_those_before() {
-    let (server, client) = start().await;
-    let lock = client.lock("k");
-    turns(lock.clone(), 1).await;
-    let guard = lock.lock().await.unwrap();
-    let second = stranger(&lock);
-    let waiting = begin(async move {
-        let guard = second.lock().await.unwrap();
-        let unanswered = guard.unlock().now_or_never();
-        assert!(unanswered.is_none());
-    });
-    let (unlocked, ()) = soon(async { tokio::join!(guard.unlock(), waiting) }).await;
-    unlocked.unwrap();
     nothing_left(&server, &client).await;
 }
 
