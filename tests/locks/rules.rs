@@ -110,20 +110,15 @@ async fn waiter_asks_again_once_it_is_subscribed() {
     let elsewhere = support::client(&server).await.semaphore("gate");
     elsewhere.try_set_permits(1).await.unwrap();
     let held = elsewhere.acquire().await.unwrap();
-    let mut connection = server.connection();
-    let asked = scripts_run(&mut connection);
 
-    // The release falls between the waiter's second try, at the front of its queue, and its SUBSCRIBE. So the message
-    // reaches nobody.
-    proxy.delay(Duration::from_millis(200));
+    // The release falls between the waiter's last try and its SUBSCRIBE, so the message reaches nobody.
+    let mut subscribe = proxy.stop("SUBSCRIBE\r\n");
     let semaphore = client.semaphore("gate");
     let waiter = tokio::spawn(async move { semaphore.acquire().await });
-    eventually("the second try", async || {
-        scripts_run(&mut connection) > asked + 1
-    })
-    .await;
+    subscribe.reached().await;
     held.release().await.unwrap();
-    assert_eq!(connection.channels(), Vec::<String>::new());
+    assert_eq!(server.connection().channels(), Vec::<String>::new());
+    subscribe.open();
 
     // The next reason to ask would be the poll cap, after 4.5 seconds.
     let granted = timeout(Duration::from_secs(3), waiter).await;
