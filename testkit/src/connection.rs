@@ -56,6 +56,15 @@ impl Connection {
         self.receive()
     }
 
+    /// The same, where the server may close the connection.
+    ///
+    /// # Errors
+    /// The error of the connection.
+    pub fn try_command(&mut self, args: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+        self.stream.get_mut().write_all(&request(args))?;
+        read_reply(&mut self.stream)
+    }
+
     /// Logs in as the default user.
     #[track_caller]
     pub fn authenticate(&mut self, password: &str) {
@@ -104,15 +113,8 @@ impl Connection {
 
     #[track_caller]
     pub(crate) fn send(&mut self, args: &[impl AsRef<[u8]>]) {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            let arg = arg.as_ref();
-            request.extend(format!("${}\r\n", arg.len()).into_bytes());
-            request.extend_from_slice(arg);
-            request.extend(b"\r\n");
-        }
         let stream = self.stream.get_mut();
-        stream.write_all(&request).expect("send a command");
+        stream.write_all(&request(args)).expect("send a command");
     }
 
     #[track_caller]
@@ -143,6 +145,17 @@ impl Connection {
         limit(&self.stream, REPLY_LIMIT);
         readable
     }
+}
+
+fn request(args: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        let arg = arg.as_ref();
+        request.extend(format!("${}\r\n", arg.len()).into_bytes());
+        request.extend_from_slice(arg);
+        request.extend(b"\r\n");
+    }
+    request
 }
 
 fn read_reply(stream: &mut impl BufRead) -> io::Result<Reply> {
