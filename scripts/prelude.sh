@@ -18,3 +18,20 @@ as_root() {
         return 1
     fi
 }
+
+# What the results in RELIABILITY.md are about.
+sources=(src lua macros/src cli/src)
+
+# Replaces a part of RELIABILITY.md by the input, below a line that says when it was run, and on which commit.
+record() {
+    local page=RELIABILITY.md part=$1 commit text
+    commit=$(git log -1 --format=%h -- "${sources[@]}")
+    git diff --quiet HEAD -- "${sources[@]}" || commit+=" with changes"
+    text="On $(date -u +%F), at commit $commit, on $(nproc) processors:"$'\n\n'$(cat)
+    grep -q "^<!-- begin $part -->" "$page" || fail "$page has no part $part"
+    PART=$part TEXT=$text awk '
+        $0 == "<!-- end " ENVIRON["PART"] " -->" { inside = 0 }
+        !inside
+        $0 == "<!-- begin " ENVIRON["PART"] " -->" { print "\n" ENVIRON["TEXT"] "\n"; inside = 1 }' "$page" >"$page.new"
+    mv "$page.new" "$page"
+}

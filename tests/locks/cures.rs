@@ -126,8 +126,10 @@ fn main_that_returns_an_error_prints_its_kind_and_text_and_causes() {
         line.unwrap_or_else(|| panic!("{printed}")).to_owned()
     };
     let line = printed(&url);
-    let error = "Error: WrongKind: \"k\" is in use for something else, a list; choose another name; caused by: WRONGTYPE ";
+    let error = "Error: WrongKind: \"k\" is in use for something else, a list; choose another name; caused by: ";
     assert!(line.starts_with(error), "{line}");
+    // Redis 6.2 says first that a script ended with it.
+    assert!(line.contains("WRONGTYPE "), "{line}");
     drop(server);
     let line = printed(&url);
     assert!(line.starts_with("Error: Backend: "), "{line}");

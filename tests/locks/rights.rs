@@ -5,7 +5,7 @@ use redlatch::{
 };
 use redlatch_testkit::{Connection, Reply, Server};
 
-use crate::support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
+use crate::support::probe::{calls_of, is_before_7, kind, millis, reset_calls, secs, soon};
 use crate::support::{builder, eventually};
 
 const PREFIX: &str = "orders:";
@@ -128,8 +128,11 @@ async fn line_of_the_readme_is_enough_for_every_kind() {
     let ran = again.run(async |_| Ok::<_, Error>(()));
     assert_eq!(ran.await.unwrap(), None);
 
-    let log = admin.command(&["ACL", "LOG"]);
-    assert_eq!(log, Reply::Array(Vec::new()), "{line:?}");
+    // Before Redis 7, `CLIENT SETINFO` is refused to this user, and does not exist.
+    if !is_before_7(&server) {
+        let log = admin.command(&["ACL", "LOG"]);
+        assert_eq!(log, Reply::Array(Vec::new()), "{line:?}");
+    }
 }
 
 #[tokio::test]
@@ -278,6 +281,7 @@ async fn used(client: &Client, kind: &str, name: &str) -> Result<(), Error> {
     }
 }
 
+// fault: S19
 #[tokio::test]
 async fn right_that_is_missing_is_named_for_each_kind_that_fails_without_it() {
     let server = Server::start();

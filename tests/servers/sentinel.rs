@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::family::Lock;
-use crate::support::probe::{kind, secs, soon};
+use crate::support::probe::{is_before_7, kind, secs, soon};
 use crate::support::{builder, eventually};
 use redlatch::{Client, DistributedGuard, ErrorKind, FairLock, ReentrantLock, ReleaseBy};
-use redlatch_testkit::{Sentinel, Sentinels, Server};
+use redlatch_testkit::{Sentinel, Sentinels, Server, skip};
 
 /// The time that is promised in addition to that of the failover itself.
 const NOTICE: Duration = Duration::from_secs(2);
@@ -149,6 +149,7 @@ fn is_connected_to(server: &Server) -> bool {
     clients.contains("name=redlatch:")
 }
 
+// fault: S45
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_that_lives_on_is_left_within_a_second_of_the_first_word() {
     let set = Sentinels::start();
@@ -189,6 +190,7 @@ async fn primary_that_lives_on_is_left_within_a_second_of_the_first_word() {
     other.close().await;
 }
 
+// fault: S45
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_that_was_frozen_takes_no_release() {
     let set = Sentinels::start();
@@ -226,6 +228,7 @@ async fn primary_that_was_frozen_takes_no_release() {
     other.close().await;
 }
 
+// fault: S45
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_that_was_frozen_carries_no_transaction_to_its_end() {
     let set = Sentinels::start();
@@ -251,6 +254,12 @@ async fn primary_that_was_frozen_carries_no_transaction_to_its_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_that_is_behind_is_not_believed() {
     let set = Sentinels::start();
+    if is_before_7(set.primary()) {
+        return skip(
+            "redis7",
+            "a sentinel cannot be made to lag behind before Redis 7",
+        );
+    }
     let behind = set.deaf();
     let url = set.url_behind(&behind);
     let client = builder(&url).build().await.unwrap();
@@ -289,7 +298,9 @@ async fn sentinels_that_others_tell_of_are_followed_when_those_that_are_named_ar
     for sentinel in told.clone() {
         eventually("it is asked too", async || {
             let clients = sentinel.connection().command(&["CLIENT", "LIST"]).text();
-            clients.contains(" resp=3")
+            let mut clients = clients.lines();
+            // The others are sentinels, and whoever asks for this list.
+            clients.any(|it| !it.contains(" name=sentinel-") && !it.contains(" cmd=client"))
         })
         .await;
     }
@@ -350,16 +361,19 @@ async fn sentinels_have_users_and_passwords_of_their_own() {
     assert!(!format!("{error:?}").contains("of-the-data"), "{error:?}");
 }
 
+// fault: S43
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reentrant_lock_is_waited_for_through_a_failover() {
     waits_through_a_failover::<ReentrantLock>().await;
 }
 
+// fault: S43
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fair_lock_is_waited_for_through_a_failover() {
     waits_through_a_failover::<FairLock>().await;
 }
 
+// fault: S43
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reentrant_lock_that_a_failover_loses_is_told_of() {
     holds_through_a_failover::<ReentrantLock>().await;

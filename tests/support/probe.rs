@@ -176,6 +176,12 @@ pub fn reset_calls(probe: &mut Connection) {
     probe.command(&["CONFIG", "RESETSTAT"]);
 }
 
+/// Whether the server is older than Redis 7.
+pub fn is_before_7(server: &Server) -> bool {
+    let asked = server.connection().command(&["PUBSUB", "SHARDNUMSUB"]);
+    matches!(asked, Reply::Error(_))
+}
+
 /// Waits until no client has left anything: no key, no channel, no entry in the clients' maps.
 pub async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     for client in clients {
