@@ -618,6 +618,7 @@ fn modules_name_only_what_lies_below_them() {
     );
 }
 
+// fault: S38
 #[test]
 fn foreign_crates_and_the_clock_stay_behind_their_doors() {
     let mut breaches = Vec::new();

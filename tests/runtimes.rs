@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Instant;
 
+use futures_util::future::try_join_all;
 use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
@@ -144,6 +145,7 @@ async fn run_that_is_dropped_or_panics_closes_the_client() {
     }
 }
 
+// fault: S56
 #[tokio::test]
 async fn guard_dropped_on_a_thread_without_runtime_releases() {
     let (server, client) = start().await;
@@ -153,6 +155,7 @@ async fn guard_dropped_on_a_thread_without_runtime_releases() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S56
 #[test]
 fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_goes() {
     let server = Server::start();
@@ -169,6 +172,27 @@ fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_goes() {
     drop((waiting, guard, client));
     // The release was written while the tasks of the runtime ended; otherwise the key goes by its lease.
     runtime().block_on(eventually_free(&server, "k"));
+}
+
+// fault: S57
+#[test]
+fn runtime_that_ends_under_a_hundred_holds_does_not_panic_and_their_keys_go() {
+    let server = Server::start();
+    let short = runtime();
+    let guards = short.block_on(async {
+        let client = builder(server.url()).watchdog_lease(secs(6));
+        let client = client.build().await.unwrap();
+        let locks = (0..100).map(|n| client.lock(format!("k{n}")));
+        try_join_all(locks.map(|lock| async move { lock.lock().await }))
+            .await
+            .unwrap()
+    });
+    short.shutdown_background();
+    runtime().block_on(eventually("their leases end", async || {
+        server.connection().keys().is_empty()
+    }));
+    assert!(guards.iter().all(|guard| guard.is_lost()));
+    drop(guards);
 }
 
 #[test]
@@ -501,6 +525,7 @@ fn give_up(url: &str, flavour: &str, kind: &str, name: &str) {
     assert_eq!(ended.unwrap().code(), Some(1), "{kind} on {flavour}");
 }
 
+// fault: S56
 #[tokio::test]
 async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
     let (server, client) = start().await;

@@ -352,6 +352,7 @@ fn everybody_is_woken() {
     }
 }
 
+// fault: S31 S32
 #[test]
 fn everybody_is_woken_though_connections_break_with_what_is_on_its_way() {
     for keeps in [false, true] {

@@ -329,6 +329,7 @@ async fn next_gets_in<L: Lock>(scene: &Proxied, name: &str) {
     next.unwrap().expect("free").unlock().await.unwrap();
 }
 
+// fault: S54
 async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
     let scene = Proxied::open(place).await;
     for verb in ["lock", "try_lock", "try_lock_for", "try_run"] {
@@ -375,6 +376,7 @@ async fn unanswered<T>(scene: &Proxied, request: String, call: impl Future<Outpu
     output
 }
 
+// fault: S21
 async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
     let scene = Proxied::open(place).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
@@ -388,6 +390,7 @@ async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
     scene.nothing_left().await;
 }
 
+// fault: S22
 async fn release_without_its_reply_is_a_success<L: Lock>(place: Place) {
     let scene = Proxied::open(place).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
@@ -707,6 +710,7 @@ fn stored(probe: &mut Connection, key: &str) -> [Reply; 5] {
     .map(|words| probe.command(words))
 }
 
+// fault: S16 S17
 async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Place) {
     let client = place.client().await;
     let mut probe = place.probe();

@@ -76,6 +76,7 @@ async fn subscribed(scene: &Scene, name: &str) {
     .await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_acquisition_leaves_nothing_held() {
     let scene = Scene::open(patient).await;
@@ -90,6 +91,7 @@ async fn dropped_acquisition_leaves_nothing_held() {
     scene.ends_clean().await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_re_entry_leaves_the_outer_hold_its_count() {
     let scene = Scene::open(patient).await;
@@ -111,6 +113,7 @@ async fn dropped_re_entry_leaves_the_outer_hold_its_count() {
     scene.ends_clean().await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_wait_for_a_foreign_holder_lets_the_next_in() {
     let scene = Scene::open(patient).await;
@@ -137,6 +140,7 @@ async fn dropped_wait_for_a_foreign_holder_lets_the_next_in() {
     scene.ends_clean().await;
 }
 
+// fault: S35 S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_front_of_the_line_hands_the_wake_up_on() {
     let scene = Scene::open(patient).await;
@@ -162,6 +166,7 @@ async fn dropped_front_of_the_line_hands_the_wake_up_on() {
     scene.ends_clean().await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_wait_in_line_leaves_the_line_in_order() {
     let scene = Scene::open(patient).await;
@@ -190,6 +195,7 @@ async fn dropped_wait_in_line_leaves_the_line_in_order() {
     scene.ends_clean().await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_unlock_gives_back_one_level() {
     let scene = Scene::open(patient).await;
@@ -314,6 +320,7 @@ async fn dropped_adoption_leaves_other_levels_alone() {
     scene.ends_clean().await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_on_a_guard_leaves_its_hold_alone() {
     let scene = Scene::open(patient).await;
@@ -345,6 +352,7 @@ async fn dropped_call_on_a_guard_leaves_its_hold_alone() {
 }
 
 /// Whatever counts on the server: each call is dropped at each of its polls, on a connection that holds.
+// fault: S54
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_on_a_counter_leaves_no_mark() {
     let scene = Scene::open(patient).await;
@@ -575,6 +583,7 @@ async fn close_gives_back_what_is_granted_meanwhile() {
     scene.ends_clean().await;
 }
 
+// fault: S55
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_dropped_waits_leave_no_growth() {
     let scene = Scene::open(patient).await;

@@ -208,6 +208,7 @@ async fn server_that_hangs_up_on_every_request_is_not_stormed() {
 }
 
 /// The reset comes in the handshake, in a request or in a reply.
+// fault: S24
 #[tokio::test]
 async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
     let server = Server::start();
@@ -245,6 +246,7 @@ async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
 }
 
 /// Replies arrive in the order of the requests: each caller gets its own, however many are cut off.
+// fault: S24
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_one_connection_never_have_the_reply_of_another() {
     let server = Server::start();

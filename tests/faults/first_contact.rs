@@ -107,6 +107,7 @@ async fn address_where_nothing_listens_is_named() {
 }
 
 /// The second connection that a client makes is for messages.
+// fault: S18
 #[tokio::test]
 async fn server_with_no_place_for_another_connection_says_so() {
     for places in [1, 2] {

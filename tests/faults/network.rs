@@ -59,6 +59,7 @@ async fn bury_half_open(scene: &Scene) {
     );
 }
 
+// fault: S25
 #[tokio::test(flavor = "multi_thread")]
 async fn holder_in_a_black_hole_is_lost_before_its_key_and_the_next_gets_in() {
     let lease = Duration::from_secs(6);
@@ -83,6 +84,7 @@ async fn holder_in_a_black_hole_is_lost_before_its_key_and_the_next_gets_in() {
     scene.ends_clean().await;
 }
 
+// fault: S25
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_into_a_black_hole_end_by_their_limits() {
     let scene = Scene::open(leased(Duration::from_secs(60))).await;
@@ -132,6 +134,7 @@ async fn release_that_found_no_way_is_repeated_until_it_arrives() {
     scene.ends_clean().await;
 }
 
+// fault: S26
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_connections_are_replaced() {
     let scene = Scene::open(leased(Duration::from_secs(60))).await;
@@ -168,6 +171,7 @@ async fn half_open_connections_are_replaced() {
     scene.ends_clean().await;
 }
 
+// fault: S23 S27
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_without_answers_are_worth_nothing() {
     let lease = Duration::from_secs(3);
@@ -194,6 +198,7 @@ async fn renewals_without_answers_are_worth_nothing() {
     scene.ends_clean().await;
 }
 
+// fault: S28 S42
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_that_comes_too_late_is_given_back() {
     let lease = Duration::from_secs(60);
@@ -216,6 +221,7 @@ async fn grant_that_comes_too_late_is_given_back() {
     scene.ends_clean().await;
 }
 
+// fault: S29
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_after_the_limit_of_its_caller_is_given_back() {
     let scene = Scene::open(leased(Duration::from_secs(60))).await;
@@ -235,6 +241,7 @@ async fn grant_after_the_limit_of_its_caller_is_given_back() {
     scene.ends_clean().await;
 }
 
+// fault: S29
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_arrives_after_its_caller_left_blocks_others_for_one_lease_at_the_most() {
     let lease = Duration::from_secs(3);
@@ -303,6 +310,7 @@ async fn lock_gives_up_after_one_watchdog_lease_without_any_answer() {
     scene.ends_clean().await;
 }
 
+// fault: S4
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_was_killed_is_an_error_and_no_busy_loop() {
     let scene = Scene::open(leased(Duration::from_secs(2))).await;

@@ -21,6 +21,7 @@ async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T
     output
 }
 
+// fault: S21
 #[tokio::test(flavor = "multi_thread")]
 async fn acquisition_without_its_reply_is_granted_once() {
     let scene = Scene::open(patient).await;
@@ -36,6 +37,7 @@ async fn acquisition_without_its_reply_is_granted_once() {
     scene.ends_clean().await;
 }
 
+// fault: S21
 #[tokio::test(flavor = "multi_thread")]
 async fn acquisition_without_its_reply_whose_repetition_is_refused_is_undone() {
     let scene = Scene::open(patient).await;
@@ -57,6 +59,7 @@ async fn acquisition_without_its_reply_whose_repetition_is_refused_is_undone() {
     scene.ends_clean().await;
 }
 
+// fault: S22
 #[tokio::test(flavor = "multi_thread")]
 async fn release_without_its_reply_is_a_success() {
     let scene = Scene::open(patient).await;
@@ -98,6 +101,7 @@ async fn lose_replies_to_renewals(times: usize) {
     scene.ends_clean().await;
 }
 
+// fault: S23
 #[tokio::test(flavor = "multi_thread")]
 async fn renewal_without_its_reply_is_repeated_and_loses_nothing() {
     tokio::join!(
@@ -407,6 +411,7 @@ async fn late_requests_do_not_touch_the_next_hold_of_either_side() {
     scene.ends_clean().await;
 }
 
+// fault: S22
 #[tokio::test(flavor = "multi_thread")]
 async fn late_release_does_not_free_the_next_hold_of_its_owner() {
     let scene = Scene::open(patient).await;
@@ -436,6 +441,7 @@ async fn late_acquisition_does_not_touch_the_next_hold_of_its_owner() {
     scene.ends_clean().await;
 }
 
+// fault: S29
 #[tokio::test(flavor = "multi_thread")]
 async fn late_acquisition_blocks_others_for_one_lease_at_the_most() {
     let scene = Scene::open(patient).await;
@@ -577,6 +583,7 @@ async fn work(client: Client, name: String, section: Arc<Section>, storm: Arc<At
     }
 }
 
+// fault: S30
 #[tokio::test(flavor = "multi_thread")]
 async fn storm_of_cut_connections_never_lets_two_in_and_ends_clean() {
     let settings =

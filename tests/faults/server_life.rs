@@ -64,6 +64,7 @@ fn kill_connections(scene: &Scene, kind: &str) -> i64 {
         .int()
 }
 
+// fault: S10
 #[tokio::test(flavor = "multi_thread")]
 async fn forgotten_scripts_are_sent_anew() {
     let scene = Scene::open(patient).await;
@@ -91,6 +92,7 @@ async fn forgotten_scripts_are_sent_anew() {
     scene.ends_clean().await;
 }
 
+// fault: S31
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_whose_subscription_was_killed_are_all_served() {
     let scene = Scene::open(patient).await;
@@ -125,6 +127,7 @@ async fn hold_outlives_its_connection() {
     scene.ends_clean().await;
 }
 
+// fault: S6
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_outlives_a_short_freeze_of_the_server() {
     let lease = Duration::from_secs(3);
@@ -154,6 +157,7 @@ async fn hold_outlives_a_short_freeze_of_the_server() {
     scene.ends_clean().await;
 }
 
+// fault: S5
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_revives_a_hold_after_a_long_freeze_of_the_server() {
     let lease = Duration::from_millis(1_500);
@@ -171,6 +175,7 @@ async fn nothing_revives_a_hold_after_a_long_freeze_of_the_server() {
     scene.ends_clean().await;
 }
 
+// fault: S1
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_restarts_empty_is_noticed_at_once() {
     let scene = Scene::open(patient).await;
@@ -195,6 +200,7 @@ async fn server_that_restarts_empty_is_noticed_at_once() {
     scene.ends_clean().await;
 }
 
+// fault: S3
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_outlives_a_restart_that_keeps_the_data() {
     let lease = Duration::from_secs(9);
@@ -217,6 +223,7 @@ async fn hold_outlives_a_restart_that_keeps_the_data() {
     scene.ends_clean().await;
 }
 
+// fault: S8 S9
 #[tokio::test(flavor = "multi_thread")]
 async fn renewal_that_finds_its_hold_wiped_out_ends_it() {
     let lease = Duration::from_secs(9);
@@ -239,6 +246,7 @@ async fn renewal_that_finds_its_hold_wiped_out_ends_it() {
     scene.ends_clean().await;
 }
 
+// fault: S33
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_asks_at_each_poll_cap_though_no_message_comes() {
     let cap = Duration::from_millis(300);
@@ -267,6 +275,7 @@ async fn waiter_asks_at_each_poll_cap_though_no_message_comes() {
     scene.ends_clean().await;
 }
 
+// fault: S33
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_to_whom_no_message_ever_comes_asks_at_each_poll_cap() {
     let cap = Duration::from_millis(500);
@@ -311,6 +320,7 @@ fn evaluations(scene: &Scene) -> u64 {
     calls_of(&mut scene.server.connection(), "evalsha")
 }
 
+// fault: S31
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_are_served_though_their_subscription_is_killed_again_and_again() {
     let scene = Scene::open(patient).await;
@@ -333,6 +343,7 @@ async fn waiters_are_served_though_their_subscription_is_killed_again_and_again(
     scene.ends_clean().await;
 }
 
+// fault: S32
 #[tokio::test(flavor = "multi_thread")]
 async fn release_before_the_subscription_is_not_missed() {
     let scene = Scene::open(patient).await;
@@ -380,6 +391,7 @@ async fn answers_with(server: &Server, code: &str) {
     .await;
 }
 
+// fault: S7
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_loads_its_data_is_waited_for_and_counts_nothing_as_free() {
     let server = Server::builder()
@@ -416,6 +428,7 @@ async fn server_that_loads_its_data_is_waited_for_and_counts_nothing_as_free() {
     scene.ends_clean().await;
 }
 
+// fault: S15
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_is_busy_with_a_script_is_waited_for() {
     let lease = Duration::from_secs(6);

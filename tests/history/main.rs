@@ -49,6 +49,7 @@ fn worker() {
     play();
 }
 
+// fault: S30 S58
 #[test]
 fn processes_share_locks_without_overlap_loss_or_leftover() {
     let seed = match env::var("REDLATCH_SEED") {
@@ -143,6 +144,7 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
     assert!(closed, "connections are left when every process has ended");
 }
 
+// fault: S58
 #[test]
 fn waiter_gets_the_lock_of_a_killed_process_within_one_lease() {
     let server = Server::start();
@@ -162,6 +164,7 @@ fn waiter_gets_the_lock_of_a_killed_process_within_one_lease() {
     assert!(took <= puppet::LEASE + SLACK, "{took:?}");
 }
 
+// fault: S36
 #[test]
 fn paused_holder_knows_at_once_that_it_lost_the_lock() {
     let server = Server::start();

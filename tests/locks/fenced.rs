@@ -48,6 +48,7 @@ async fn every_hold_has_a_higher_token_and_all_its_levels_the_same() {
     }
 }
 
+// fault: S39 S40
 #[tokio::test]
 async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
     let (server, client) = start().await;
@@ -72,6 +73,25 @@ async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
     guard.unlock().await.unwrap();
 }
 
+// fault: S37
+#[tokio::test]
+async fn late_write_is_refused_by_a_store_that_checks_tokens() {
+    let (_server, one, two) = start_two().await;
+    let mut highest = 0;
+    let mut writes = |guard: &FencedGuard| {
+        let is_taken = guard.token().get() >= highest;
+        highest = highest.max(guard.token().get());
+        is_taken
+    };
+    let late = one.fenced_lock(NAME).lease(secs(1)).lock().await.unwrap();
+    assert!(!late.is_lost(), "the check ahead of its write");
+    // Here the process stops for longer than its lease.
+    let next = soon(two.fenced_lock(NAME).lock()).await.unwrap();
+    assert!(writes(&next));
+    assert!(!writes(&late));
+}
+
+// fault: S1 S8
 #[tokio::test]
 async fn tokens_rise_over_a_flush_and_an_empty_restart() {
     let (server, client) = start().await;
@@ -98,6 +118,7 @@ async fn tokens_that_java_drew_are_older() {
     assert!(next(&lock).await > javas);
 }
 
+// fault: S68
 #[tokio::test]
 async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
     let (server, client) = start().await;
@@ -120,6 +141,7 @@ async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
     assert!(!lock.is_locked().await.unwrap());
 }
 
+// fault: S68
 #[tokio::test]
 async fn token_that_is_no_number_is_the_wrong_kind_and_stays() {
     let (server, client) = start().await;
@@ -282,6 +304,7 @@ async fn level_without_a_token_is_not_adopted_with_one() {
     assert_eq!(kind(fenced.adopt().await), ErrorKind::WrongKind);
 }
 
+// fault: S17
 #[tokio::test]
 async fn kinds_of_one_shape_exclude_each_other() {
     let (_server, client, other) = start_two().await;

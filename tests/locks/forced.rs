@@ -104,6 +104,7 @@ fn acquisition_id(probe: &mut Connection, name: &str) -> String {
     id.to_owned()
 }
 
+// fault: S34
 #[tokio::test]
 async fn message_ends_no_hold_that_stands_and_no_later_one() {
     let server = Server::start();

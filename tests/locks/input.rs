@@ -41,6 +41,7 @@ async fn errors(lock: &ReentrantLock, needs: Needs) -> Vec<(&'static str, Option
     errors
 }
 
+// fault: S66 S67
 #[tokio::test]
 async fn bad_names_leases_and_owners_are_refused_before_anything_is_sent() {
     let (server, client) = start().await;
@@ -98,6 +99,7 @@ async fn refusal_needs_no_server() {
     }
 }
 
+// fault: S66
 #[tokio::test]
 async fn odd_names_are_distinct_locks() {
     let (server, client) = start().await;
@@ -304,6 +306,7 @@ async fn odd_owners_are_distinct_owners() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S67
 #[tokio::test]
 async fn shortest_and_longest_lease_work() {
     let (server, client) = start().await;

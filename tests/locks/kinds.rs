@@ -48,6 +48,7 @@ async fn kinds(lock: &ReentrantLock) -> Vec<(&'static str, Option<ErrorKind>)> {
     .collect()
 }
 
+// fault: S16
 #[tokio::test]
 async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
     let (server, client) = start().await;
@@ -85,6 +86,7 @@ async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S17
 #[tokio::test]
 async fn name_in_use_is_the_wrong_kind_for_both_sides_of_a_read_write_lock() {
     let (server, client) = start().await;
@@ -188,6 +190,7 @@ async fn wrong_kind_names_the_lock_and_is_asked_for_once() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S16
 #[tokio::test]
 async fn hold_whose_key_became_something_else_is_lost_and_leaves_it_alone() {
     let server = Server::start();
@@ -236,6 +239,7 @@ async fn hold_whose_key_became_something_else_is_lost_and_leaves_it_alone() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S65
 #[tokio::test]
 async fn poisoned_count_of_the_owner_is_the_wrong_kind_for_every_call() {
     let (server, client) = start().await;
@@ -290,6 +294,7 @@ async fn hash_that_is_nobodys_lock_is_not_deleted_by_force() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S65
 #[tokio::test]
 async fn exhausted_count_is_refused_and_untouched() {
     let (server, client) = start().await;
@@ -319,6 +324,7 @@ async fn exhausted_count_is_refused_and_untouched() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S65
 #[tokio::test]
 async fn count_that_became_exhausted_or_poisoned_refuses_reentry() {
     let (server, client) = start().await;

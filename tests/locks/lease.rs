@@ -144,6 +144,7 @@ async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
     nothing_left(&server, [&client, &other]).await;
 }
 
+// fault: S41
 #[tokio::test]
 async fn blocked_runtime_sees_the_loss_at_its_first_look() {
     let (server, client) = start().await;
@@ -268,6 +269,7 @@ async fn renewal_ends_with_the_last_guard_that_asks_for_it() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S60
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewal_on_its_way_is_the_last_when_its_guard_goes() {
     let scene = Scene::open(|builder| builder.watchdog_lease(secs(1))).await;
@@ -311,6 +313,7 @@ async fn max_hold_ends_renewal() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S59
 #[tokio::test]
 async fn forgotten_guard_blocks_until_max_hold_only() {
     let server = Server::start();
@@ -327,6 +330,7 @@ async fn forgotten_guard_blocks_until_max_hold_only() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S42
 #[tokio::test]
 async fn grant_that_comes_too_late_is_given_back() {
     let server = Server::start();
@@ -402,6 +406,7 @@ async fn extended_hold_of_a_renewed_guard_stays_renewed() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S9
 #[tokio::test]
 async fn every_guard_learns_at_the_next_renewal_that_the_key_is_gone() {
     let server = Server::start();
@@ -430,6 +435,7 @@ async fn every_guard_learns_at_the_next_renewal_that_the_key_is_gone() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S64
 #[tokio::test]
 async fn expired_and_retaken_lock_is_not_touched_by_the_old_holder() {
     let (server, client, other) = start_two().await;

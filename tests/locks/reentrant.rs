@@ -184,6 +184,7 @@ async fn lost_guard_leaves_the_next_hold_of_its_owner_alone() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S64
 #[tokio::test]
 async fn unlock_by_one_who_holds_nothing_is_an_error_and_changes_nothing() {
     let (server, client, other) = start_two().await;
@@ -211,6 +212,7 @@ async fn unlock_by_one_who_holds_nothing_is_an_error_and_changes_nothing() {
     nothing_left(&server, [&client, &other]).await;
 }
 
+// fault: S64
 #[tokio::test]
 async fn unlock_after_expiry_is_an_error() {
     let (server, client) = start().await;
@@ -254,6 +256,7 @@ async fn guard_dropped_and_lock_taken_again_at_once_is_never_busy_with_itself() 
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S58
 #[tokio::test]
 async fn panic_in_the_critical_section_releases() {
     let (server, client) = start().await;
@@ -414,6 +417,7 @@ async fn cancelled_waiters_do_not_block_those_behind() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S35
 #[tokio::test]
 async fn cancelled_front_hands_on_a_wake_up_that_reached_it() {
     let server = Server::start();

@@ -47,6 +47,7 @@ async fn server_that_is_not_there_is_a_backend_error_of_connect() {
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
 }
 
+// fault: S11
 #[tokio::test]
 async fn server_out_of_memory_grants_nothing_and_takes_everything_back() {
     let server = Server::start();
@@ -166,14 +167,18 @@ async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
     nothing_left(&server, [&one, &two]).await;
 }
 
-#[tokio::test]
-async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() {
+/// Checks what a server means to holders that begins to refuse writes, with this code, and takes them again.
+async fn refuses_and_the_key_ends(
+    refuse: impl Fn(&mut Connection),
+    code: &str,
+    accept: impl Fn(&mut Connection),
+) {
     let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").lease(secs(2));
     let guard = lock.lock().await.unwrap();
     let again = lock.lock().await.unwrap();
-    configure(&mut probe, "min-replicas-to-write", "1");
+    refuse(&mut probe);
     for result in [
         soon(client.lock("new").lock()).await.map(drop),
         client.lock("new").try_lock().await.map(drop),
@@ -182,14 +187,44 @@ async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() 
     ] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-        assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+        assert!(error.to_string().contains(code), "{error}");
     }
     soon(guard.lost()).await;
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
     eventually_free(&server, "k").await;
-    configure(&mut probe, "min-replicas-to-write", "0");
+    accept(&mut probe);
     lock.lock().await.unwrap().unlock().await.unwrap();
     nothing_left(&server, [&client]).await;
+}
+
+// fault: S13
+#[tokio::test]
+async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() {
+    let least =
+        |least| move |probe: &mut Connection| configure(probe, "min-replicas-to-write", least);
+    refuses_and_the_key_ends(least("1"), "NOREPLICAS", least("0")).await;
+}
+
+// fault: S12
+#[tokio::test]
+async fn server_that_cannot_save_refuses_and_the_key_ends_by_its_lease() {
+    let refuse = |probe: &mut Connection| {
+        let dir = probe.command(&["CONFIG", "GET", "dir"]).texts();
+        std::fs::remove_dir_all(&dir[1]).unwrap();
+        configure(probe, "save", "3600 1");
+        probe.command(&["BGSAVE"]);
+        let end = Instant::now() + secs(10);
+        while !probe
+            .command(&["INFO", "persistence"])
+            .text()
+            .contains("rdb_last_bgsave_status:err")
+        {
+            assert!(Instant::now() < end, "it can save");
+            std::thread::sleep(millis(10));
+        }
+    };
+    let accept = |probe: &mut Connection| configure(probe, "stop-writes-on-bgsave-error", "no");
+    refuses_and_the_key_ends(refuse, "MISCONF", accept).await;
 }
 
 #[tokio::test]
@@ -205,6 +240,7 @@ async fn refused_release_is_carried_out_once_the_server_takes_writes() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S14
 #[tokio::test]
 async fn replica_refuses_in_clear_words_and_is_given_time_to_become_primary() {
     let primary = Server::start();

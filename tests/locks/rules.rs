@@ -40,6 +40,7 @@ async fn late_release_leaves_the_next_hold_of_the_same_owner_alone() {
     second.unlock().await.unwrap();
 }
 
+// fault: S60
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_sent_about_a_hold_after_its_release() {
     let server = Server::start();
@@ -71,6 +72,7 @@ async fn nothing_is_sent_about_a_hold_after_its_release() {
     eventually_idle(&client).await;
 }
 
+// fault: S28
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promise_counts_from_before_the_request_however_late_the_reply() {
     let (server, proxy, client) = proxied().await;
@@ -104,6 +106,7 @@ async fn promise_ends_a_margin_before_the_servers_key() {
 }
 
 /// Of a semaphore: whoever waits for a lock asks each second as long as it is not subscribed.
+// fault: S32
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_asks_again_once_it_is_subscribed() {
     let (server, proxy, client) = proxied().await;
@@ -142,6 +145,7 @@ async fn dropped_acquisition_is_undone_long_before_its_lease() {
     eventually_idle(&client).await;
 }
 
+// fault: S9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_fires_at_the_deadline_and_when_the_key_is_gone() {
     let server = Server::start();

@@ -1469,6 +1469,7 @@ fn count_that_nobody_could_reach_stops_no_server() {
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
+// fault: S11
 #[test]
 fn server_out_of_memory_still_releases_renews_and_moves() {
     for side in [Read, Write] {

@@ -329,6 +329,7 @@ async fn foreign_holder_without_ttl_is_polled_at_the_poll_cap() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S34
 #[tokio::test]
 async fn foreign_message_is_only_a_hint() {
     let server = Server::start();

@@ -133,6 +133,7 @@ async fn who_listens_the_other_way_hears_nothing() {
     plain.close().await;
 }
 
+// fault: S66
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_with_braces_that_part_a_lock_are_refused_and_tags_are_heeded() {
     let client = patient_client(&SHARED, PubSub::Auto).await;
@@ -184,6 +185,7 @@ async fn servers_are_connected_to_when_they_are_needed_and_one_that_answers_suff
     client.close().await;
 }
 
+// fault: S46
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_goes_with_its_slot() {
     let cluster = Cluster::start();
@@ -331,6 +333,7 @@ async fn slot_that_is_half_moved_is_followed() {
     client.close().await;
 }
 
+// fault: S46
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_of_a_slot_that_is_half_moved_are_renewed_where_they_are() {
     let cluster = Cluster::start();
@@ -466,6 +469,7 @@ async fn server_that_is_killed_delays_no_other() {
     one_server_fails(Server::kill).await;
 }
 
+// fault: S43
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_that_takes_over_is_found() {
     let cluster = Cluster::start();
@@ -503,6 +507,7 @@ async fn replica_that_takes_over_is_found() {
     client.close().await;
 }
 
+// fault: S47
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_that_is_down_says_so_and_is_waited_for() {
     let cluster = Cluster::start();

@@ -397,6 +397,7 @@ async fn questions(client: &Client) -> Vec<(&'static str, Result<(), redlatch::E
     }
 }
 
+// fault: S14
 #[tokio::test]
 async fn replica_answers_no_question_whenever_it_became_one() {
     let server = Server::start();

@@ -29,7 +29,8 @@ fn pair() -> (Server, Server) {
 }
 
 async fn client(primary: &Server, replicas: u32, within: Duration) -> Client {
-    let builder = builder(primary.url()).min_replicas(replicas, within);
+    let builder = builder(primary.url()).command_timeout(secs(2));
+    let builder = builder.min_replicas(replicas, within);
     builder.trust_fresh_servers(true).build().await.unwrap()
 }
 
@@ -128,6 +129,7 @@ async fn set_majority_and_job_count_once_replicas_have_them() {
     }
 }
 
+// fault: S44
 #[tokio::test]
 async fn error_says_how_many_replicas_had_the_lock() {
     let (primary, replica) = pair();
@@ -159,6 +161,7 @@ async fn dropped_wait_for_replicas_leaves_nothing_held() {
     scene.ends_clean().await;
 }
 
+// fault: S44
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_wait_for_a_replica_that_hangs_leaves_nothing_held() {
     let (primary, replica) = pair();
@@ -359,6 +362,7 @@ async fn primary_that_hangs_while_replicas_are_waited_for_ends_the_call() {
     .await;
 }
 
+// fault: S43
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_that_all_replicas_have_outlives_a_failover() {
     let set = Sentinels::start();

@@ -175,6 +175,7 @@ async fn set_of_hundreds_is_had_by_a_few_requests() {
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S53
 #[tokio::test]
 async fn busy_member_leaves_the_others_free() {
     let (server, client, other) = start_two().await;
@@ -514,6 +515,7 @@ async fn members_that_were_passed_on_by_several_owners_are_given_back_under_each
     nothing_left(&server, [&client]).await;
 }
 
+// fault: S53
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_never_deadlock() {
     const ROUNDS: usize = 1_000;
@@ -535,6 +537,7 @@ async fn opposite_orders_never_deadlock() {
     nothing_left(&server, [&clients[0], &clients[1]]).await;
 }
 
+// fault: S53
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_over_two_servers_never_deadlock() {
     const ROUNDS: usize = 200;

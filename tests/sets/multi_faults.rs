@@ -41,6 +41,7 @@ async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T
     output
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_acquisition_leaves_nothing_held() {
     let scene = Scene::open(patient).await;

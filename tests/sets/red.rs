@@ -238,6 +238,7 @@ async fn what_cannot_work_is_refused_before_anything_is_taken() {
     fleet.nothing_left([&clients]).await;
 }
 
+// fault: S48
 #[tokio::test]
 async fn two_of_five_may_be_killed_and_three_may_not() {
     let fleet = Fleet::start(5);
@@ -330,6 +331,7 @@ async fn majority_that_a_release_finds_gone_names_what_the_servers_said() {
     assert_eq!(error.loss_reason(), Some(LossReason::Gone), "{error}");
 }
 
+// fault: S50
 #[tokio::test]
 async fn servers_that_hang_hold_nobody_up() {
     let fleet = Fleet::start(5);
@@ -581,6 +583,7 @@ impl Split {
     }
 }
 
+// fault: S2 S49
 #[tokio::test]
 async fn server_restarted_empty_does_not_vote_for_one_max_lease() {
     let split = Split::of(Server::start(), |_| {}, Server::restart, wary).await;
@@ -887,6 +890,7 @@ async fn replica_never_votes_even_if_it_takes_writes() {
     assert!(!replica.connection().exists(NAME));
 }
 
+// fault: S40
 #[tokio::test]
 async fn server_whose_clock_was_set_back_abstains() {
     let server = Server::start();
@@ -1005,6 +1009,7 @@ async fn new_fleet_takes_no_more_than_a_majority() {
     fleet.eventually_free(0..3).await;
 }
 
+// fault: S51
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_clients_that_collide_on_a_new_fleet_get_in_one_after_the_other() {
     let fleet = Fleet::start(5);
@@ -1089,6 +1094,7 @@ async fn named_owner_takes_again_what_another_process_holds_for_it_and_never_que
     fleet.nothing_left([&clients, &others]).await;
 }
 
+// fault: S52
 #[tokio::test]
 async fn extension_counts_only_servers_where_the_lock_was_still_ours() {
     let fleet = Fleet::start(5);
@@ -1338,6 +1344,7 @@ async fn release_that_ran_at_its_first_try_is_no_loss_though_the_lock_is_another
     assert_eq!(fleet.held([0, 2]), 2, "what is another's stays");
 }
 
+// fault: S54
 #[tokio::test]
 async fn dropped_call_leaves_nothing_held() {
     let fleet = Fleet::start(3);

@@ -204,6 +204,7 @@ fn higher_priorities_of_all_processes_are_served_first() {
     assert!(grants > 150, "{grants} of 240 grants were waited for");
 }
 
+// fault: S69
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_waiter_at_the_front_costs_seconds() {
     let (server, client) = start().await;
@@ -223,6 +224,7 @@ async fn killed_waiter_at_the_front_costs_seconds() {
 }
 
 /// Simulates a server clock that was set back by one hour: moves the dates that it gave to places ahead by as much.
+// fault: S40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_set_back_does_not_keep_a_dead_waiter_at_the_front() {
     let (server, client) = start().await;
@@ -305,6 +307,7 @@ async fn release_wakes_the_first_in_another_process() {
     nothing_left(&server, [&one, &two]).await;
 }
 
+// fault: S55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_gives_up_harms_nobodys_place() {
     let (server, client) = start().await;

@@ -776,3 +776,25 @@ async fn owner_named_in_two_processes_is_not_moved_away_from_itself() {
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     nothing_left(&server, &here).await;
 }
+
+// fault: S62
+#[tokio::test]
+async fn ten_thousand_waiters_share_one_subscription_and_are_all_served() {
+    let (server, client) = start().await;
+    let lock = client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for thousand in 1..=10 {
+        waiters.extend((0..1_000).map(|_| {
+            let lock = stranger(&lock);
+            tokio::spawn(async move { lock.lock().await?.unlock().await })
+        }));
+        eventually_waiting(&client, thousand * 1_000).await;
+    }
+    eventually_heard(&server, "k", 1).await;
+    guard.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap();
+    }
+    nothing_left(&server, &client).await;
+}

@@ -105,6 +105,7 @@ async fn guards_dropped_beside_others_make_nobody_lose_the_lock() {
     of_all_kinds().await;
 }
 
+// fault: S60
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn guards_dropped_beside_others_on_many_threads_make_nobody_lose_the_lock() {
     of_all_kinds().await;

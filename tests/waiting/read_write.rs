@@ -183,6 +183,7 @@ async fn waiters_of_both_sides_are_woken_by_a_release() {
     }
 }
 
+// fault: S71
 #[tokio::test]
 async fn writer_that_reads_and_stops_writing_lets_readers_in() {
     let server = Server::start();
@@ -205,6 +206,7 @@ async fn writer_that_reads_and_stops_writing_lets_readers_in() {
     nothing_left(&server, [&one, &two]).await;
 }
 
+// fault: S71
 #[tokio::test]
 async fn upgrade_is_refused_at_once_wherever_the_owner_reads() {
     let (server, one, two) = start_two().await;
@@ -275,6 +277,7 @@ fn stream_of_readers(
     (0..4).map(task).collect()
 }
 
+// fault: S70
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writer_is_not_starved_by_readers_of_two_processes() {
     let server = Server::start();
@@ -306,6 +309,7 @@ async fn writer_is_not_starved_by_readers_of_two_processes() {
     }
 }
 
+// fault: S70
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_is_not_starved_by_writers_that_come_in_turns() {
     let server = Server::start();
@@ -649,6 +653,7 @@ async fn mark_of_a_writer_stands_while_it_waits_and_dies_with_its_process() {
     nothing_left(&server, [&one]).await;
 }
 
+// fault: S70
 #[tokio::test]
 async fn dead_reader_frees_its_share_within_its_lease_though_others_read() {
     let (_server, dies, lives) = start_two().await;
@@ -826,6 +831,7 @@ async fn named_owner_adopts_a_level_of_either_side() {
     nothing_left(&server, [&one, &two]).await;
 }
 
+// fault: S54
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquisition_dropped_at_any_await_leaves_nothing() {
     let scene = Scene::open(patient).await;

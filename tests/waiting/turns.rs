@@ -47,6 +47,7 @@ async fn waits(server: &Server, client: &Client) -> Waiter {
     waiter
 }
 
+// fault: S63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crowd_of_processes_is_served_in_order_by_three_requests_each() {
     const PROCESSES: usize = 12;
@@ -384,6 +385,7 @@ async fn line_of_another_type_keeps_nobody_out() {
     nothing_left(&server, [&client, &other]).await;
 }
 
+// fault: S40
 #[tokio::test]
 async fn clock_that_was_set_back_makes_nobody_wait_for_what_was_set_back() {
     let server = Server::start();

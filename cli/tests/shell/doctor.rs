@@ -55,6 +55,7 @@ fn server_that_is_far_away_is_found_good() {
     assert_eq!(code, 0, "{findings:?}");
 }
 
+// fault: S20
 #[test]
 fn eviction_is_told_as_what_it_breaks() {
     let server = Server::builder()

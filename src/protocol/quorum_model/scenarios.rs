@@ -75,6 +75,7 @@ fn nobody_holds_beside_another_though_all_servers_are_flushed_one_after_another(
     assert!(excludes(ONE_AFTER_ANOTHER));
 }
 
+// fault: S2 S49
 #[test]
 fn nobody_holds_beside_another_though_all_servers_restart_empty() {
     assert!(excludes(Scenario {
@@ -155,6 +156,7 @@ fn where_a_mark_counts_in_any_run_old_data_make_two_hold_it() {
     }));
 }
 
+// fault: S49
 #[test]
 fn where_a_server_that_was_started_is_trusted_two_hold_it() {
     assert!(!excludes(Scenario {
@@ -181,6 +183,7 @@ fn where_a_promotion_is_forgotten_within_a_lease_two_hold_it() {
     }));
 }
 
+// fault: S39
 #[test]
 fn with_a_clock_that_jumps_two_hold_it() {
     assert!(!excludes(Scenario {

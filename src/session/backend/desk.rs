@@ -307,6 +307,20 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
 
+    // fault: S61
+    #[tokio::test]
+    async fn connection_of_another_process_takes_no_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap());
+        let mut desk = Desk::new(Arc::new(near.await.unwrap()));
+        // As in a forked child, whose number is another one.
+        desk.open.as_mut().unwrap().process += 1;
+        let refused = desk.post(&Request::of(&["PING"]));
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains("forked"), "{error}");
+        assert!(!desk.has_unsent());
+    }
+
     #[tokio::test]
     async fn what_fills_a_packet_is_written_before_the_others_are_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
