@@ -177,7 +177,8 @@ impl AcquireRequest {
             place.keeps_no_order();
             place.comes().await
         });
-        Ok(match self.client.in_queue(&self.name, wait, turn).await? {
+        let turn = self.client.in_queue(Some(&self.name), wait, turn).await?;
+        Ok(match turn {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),
             // This reader has not asked so far, and may be let in next to the readers that have the lock.

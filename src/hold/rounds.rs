@@ -16,9 +16,10 @@
 //! messages are acted on only when enough of them have come for a majority.
 
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{debug, info};
 
 use super::quorum_acquire::{Outvoted, QuorumAcquire, Round, Shortage, some};
@@ -125,15 +126,13 @@ impl QuorumAcquire {
         }
     }
 
-    /// Waits behind the other calls of this process. Returns `None` if there is no time left. Nobody is asked meanwhile,
-    /// so that no patience runs out, and the place is kept.
+    /// Waits behind the other calls of this process. Returns `None` if there is no time left.
     async fn stand_in_queue<'a>(
         &self,
         local: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
-        let parks = || wait.in_queue(BootInstant::now(), None);
-        if parks() == Step::GiveUp {
+        if wait.in_queue(BootInstant::now(), None) == Step::GiveUp {
             return Ok(None);
         }
         let runtime = &self.requests[0].client.releaser.runtime;
@@ -151,20 +150,19 @@ impl QuorumAcquire {
         {
             return Ok(Some(Outcome::Won(quorum_hold)));
         }
-        while let Step::Park(at_most) = parks() {
-            let turn = async {
+        let turn = {
+            let turn = pin!(async {
                 tokio::select! {
                     _ = place.comes() => true,
                     () = self.appeared() => false,
                 }
-            };
-            match first.client.unless_closed(timeout(at_most, turn)).await? {
-                Ok(true) => return Ok(Some(Outcome::Front(place))),
-                Ok(false) => return Ok(Some(Outcome::Again)),
-                Err(_) => {}
-            }
-        }
-        Ok(None)
+            });
+            first.client.in_queue(None, wait, turn).await?
+        };
+        Ok(turn.map(|is_front| match is_front {
+            true => Outcome::Front(place),
+            false => Outcome::Again,
+        }))
     }
 
     /// Returns the pauses of a waiter that no message reaches. The longer it has waited, the less often it asks, so

@@ -117,7 +117,7 @@ impl AcquireRequest {
                 () = local.appeared(&self.owner) => Ok(None),
             }
         });
-        self.client.in_queue(&self.name, wait, told).await
+        self.client.in_queue(Some(&self.name), wait, told).await
     }
 
     /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit. While another
@@ -135,7 +135,7 @@ impl AcquireRequest {
                 never = self.pass_unpolled(local) => never,
             }
         });
-        self.client.in_queue(&self.name, wait, turn).await
+        self.client.in_queue(Some(&self.name), wait, turn).await
     }
 
     /// Ends the turn of each other call of this owner that nobody polls. Such a call may share its task with this one,

@@ -161,7 +161,7 @@ impl Pool {
         }
         let place = line.stand(Role::InQueue, None, &client.releaser.runtime);
         let turn = pin!(place.comes());
-        if client.in_queue(name, &wait, turn).await?.is_none() {
+        if client.in_queue(Some(name), &wait, turn).await?.is_none() {
             return Ok(None);
         }
         let mut waiting = self.counter.waiting(name, &mut wait).at(&place);

@@ -327,8 +327,9 @@ impl Session {
     }
 
     /// Waits for this call's turn at a lock that other calls of this process have first, without a request to a server.
-    /// Returns `None` if the turn does not come within the limit, or an error if the server is silent by then. The
-    /// caller pins `turn`: many calls wait here, and each copy of the future would be kept as long.
+    /// Returns `None` if the turn does not come within the limit, or an error if the server of `name` is silent by then.
+    /// Without a name, for a lock on several servers, of which some may be silent, there is no such error. The caller
+    /// pins `turn`: many calls wait here, and each copy of the future would be kept as long.
     ///
     /// `turn` comes by memory alone. It is polled before the timer, so a turn that came in the last moment is taken.
     #[allow(
@@ -337,13 +338,14 @@ impl Session {
     )]
     pub(crate) fn in_queue<T>(
         &self,
-        name: &LockName,
+        name: Option<&LockName>,
         wait: &Wait,
         mut turn: Pin<&mut impl Future<Output = T>>,
     ) -> impl Future<Output = Result<Option<T>, Error>> {
         async move {
             loop {
-                let (since, silence) = self.backend.silence(name.key()).unzip();
+                let silence = name.and_then(|name| self.backend.silence(name.key()));
+                let (since, silence) = silence.unzip();
                 // Looked at on each round: a call that waits behind others sends nothing that could fail, and is still
                 // to give up like one that asks.
                 let Step::Park(at_most) = wait.in_queue(BootInstant::now(), since) else {
