@@ -5,9 +5,14 @@
     reason = "a source that cannot be read ends the test"
 )]
 
+#[path = "support/files.rs"]
+mod files;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use files::files;
 
 /// The layers from the bottom up. A module may name every module of a lower layer, and those of its own layer that are
 /// listed next to it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
@@ -789,22 +794,6 @@ fn sources() -> BTreeMap<String, String> {
             (below, code(&text))
         })
         .collect()
-}
-
-/// Returns every file in a folder and in the folders below it.
-fn files(root: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => files.push(path),
-            }
-        }
-    }
-    files
 }
 
 /// Returns the code of a source without its comments and without the test module at its end.

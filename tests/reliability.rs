@@ -7,9 +7,14 @@
     reason = "a page that cannot be read ends the test"
 )]
 
+#[path = "support/files.rs"]
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{env, fs};
+
+use files::files;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const NOT_RUN: &str = "not run yet";
@@ -85,7 +90,9 @@ fn number(word: &str) -> Option<u8> {
 fn marked() -> BTreeMap<u8, Tests> {
     let mut marked: BTreeMap<u8, Tests> = BTreeMap::new();
     for folder in ["tests", "src", "cli/tests"] {
-        for path in files(&Path::new(ROOT).join(folder)) {
+        let mut sources = files(&Path::new(ROOT).join(folder));
+        sources.retain(|path| path.extension().is_some_and(|it| it == "rs"));
+        for path in sources {
             for (numbers, name) in marks(&fs::read_to_string(&path).expect("a text")) {
                 for number in numbers {
                     let tests = marked.entry(number).or_default();
@@ -95,19 +102,6 @@ fn marked() -> BTreeMap<u8, Tests> {
         }
     }
     marked
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|it| it == "rs") {
-            found.push(path);
-        }
-    }
-    found
 }
 
 /// Returns the cells of a line of the page, and its number, if it is a fault.
