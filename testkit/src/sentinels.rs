@@ -75,9 +75,14 @@ impl Sentinels {
     /// # Panics
     /// Panics if the sentinels refuse.
     pub fn replace_primary(&self) {
-        let mut connection = self.sentinels[0].connection();
-        let reply = connection.command(&["SENTINEL", "FAILOVER", SERVICE]);
+        let reply = self.try_replace_primary();
         assert_eq!(reply, Reply::Status("OK".to_owned()));
+    }
+
+    /// The same, where the sentinels may refuse because the replicas are not in order yet. Returns their reply.
+    pub fn try_replace_primary(&self) -> Reply {
+        let mut connection = self.sentinels[0].connection();
+        connection.command(&["SENTINEL", "FAILOVER", SERVICE])
     }
 
     /// Returns a replica that at least one sentinel takes for the primary by now.

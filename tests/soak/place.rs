@@ -183,9 +183,7 @@ fn fails_over(sentinels: &Sentinels, is_killed: bool) -> &'static str {
     }
     until("another primary is named", || {
         if !is_killed {
-            // Refused as long as the replicas are not in order yet.
-            let mut asked = sentinels.sentinels()[0].connection();
-            asked.command(&["SENTINEL", "FAILOVER", "main"]);
+            sentinels.try_replace_primary();
         }
         sleep(Duration::from_millis(200));
         agreed() && named().next() != Some(before)
