@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::support::probe::{
-    kind, millis, own_channel, passes, scripts_run, secs, soon, subscribers_by,
+    is_before_7, kind, millis, own_channel, passes, scripts_run, secs, soon, subscribers_by,
 };
 use crate::support::scene::patient;
 use crate::support::{builder, eventually};
@@ -39,10 +39,9 @@ fn listeners(server: &Server, pubsub: PubSub, channel: &str) -> i64 {
 
 /// Returns the kinds of pub/sub that the servers support. Sharded pub/sub requires Redis 7.
 fn ways(cluster: &Cluster) -> &'static [PubSub] {
-    let mut connection = cluster.nodes()[0].connection();
-    match connection.command(&["PUBSUB", "SHARDNUMSUB"]) {
-        Reply::Error(_) => &[PubSub::Plain],
-        _ => &[PubSub::Sharded, PubSub::Plain, PubSub::Auto],
+    match is_before_7(&cluster.nodes()[0]) {
+        true => &[PubSub::Plain],
+        false => &[PubSub::Sharded, PubSub::Plain, PubSub::Auto],
     }
 }
 
