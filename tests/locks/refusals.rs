@@ -169,7 +169,7 @@ async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
 
 /// Checks what a server means to holders that begins to refuse writes, with this code, and takes them again.
 async fn refuses_and_the_key_ends(
-    refuse: impl Fn(&mut Connection),
+    refuse: impl AsyncFn(&mut Connection),
     code: &str,
     accept: impl Fn(&mut Connection),
 ) {
@@ -178,7 +178,7 @@ async fn refuses_and_the_key_ends(
     let lock = client.lock("k").lease(secs(2));
     let guard = lock.lock().await.unwrap();
     let again = lock.lock().await.unwrap();
-    refuse(&mut probe);
+    refuse(&mut probe).await;
     for result in [
         soon(client.lock("new").lock()).await.map(drop),
         client.lock("new").try_lock().await.map(drop),
@@ -200,28 +200,24 @@ async fn refuses_and_the_key_ends(
 // fault: S13
 #[tokio::test]
 async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() {
-    let least =
-        |least| move |probe: &mut Connection| configure(probe, "min-replicas-to-write", least);
-    refuses_and_the_key_ends(least("1"), "NOREPLICAS", least("0")).await;
+    let least = |probe: &mut Connection, least| configure(probe, "min-replicas-to-write", least);
+    let refuse = async |probe: &mut Connection| least(probe, "1");
+    refuses_and_the_key_ends(refuse, "NOREPLICAS", |probe| least(probe, "0")).await;
 }
 
 // fault: S12
 #[tokio::test]
 async fn server_that_cannot_save_refuses_and_the_key_ends_by_its_lease() {
-    let refuse = |probe: &mut Connection| {
+    let refuse = async |probe: &mut Connection| {
         let dir = probe.command(&["CONFIG", "GET", "dir"]).texts();
         std::fs::remove_dir_all(&dir[1]).unwrap();
         configure(probe, "save", "3600 1");
         probe.command(&["BGSAVE"]);
-        let end = Instant::now() + secs(10);
-        while !probe
-            .command(&["INFO", "persistence"])
-            .text()
-            .contains("rdb_last_bgsave_status:err")
-        {
-            assert!(Instant::now() < end, "it can save");
-            std::thread::sleep(millis(10));
-        }
+        eventually("it cannot save", async || {
+            let state = probe.command(&["INFO", "persistence"]).text();
+            state.contains("rdb_last_bgsave_status:err")
+        })
+        .await;
     };
     let accept = |probe: &mut Connection| configure(probe, "stop-writes-on-bgsave-error", "no");
     refuses_and_the_key_ends(refuse, "MISCONF", accept).await;

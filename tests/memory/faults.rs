@@ -5,7 +5,7 @@ use redlatch::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::support::probe::{acquiring, kind, millis, secs, stranger};
+use crate::support::probe::{acquiring, kind, millis, passes, secs, stranger};
 use crate::{client, two};
 
 #[tokio::test(start_paused = true)]
@@ -114,14 +114,7 @@ async fn server_that_resumes_carries_out_what_it_was_sent() {
 async fn release_is_owed_to_a_silent_server_however_late_it_resumes() {
     let (server, client, other) = two().await;
     // From here on, the server knows the scripts, and one request is enough.
-    other
-        .lock("job")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(acquiring(&other.lock("job"))).await;
     server.stop_answering();
     let (first, job) = (client.lock("first"), client.lock("job"));
     let later = async {

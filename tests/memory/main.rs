@@ -16,6 +16,8 @@ mod support;
 mod time;
 mod unpolled;
 
+use std::time::Duration;
+
 use redlatch::{Client, MemoryServer};
 
 async fn client(server: &MemoryServer) -> Client {
@@ -24,6 +26,18 @@ async fn client(server: &MemoryServer) -> Client {
         .build()
         .await
         .unwrap()
+}
+
+/// Starts three servers that count for a RedLock at once, and returns a client of each.
+async fn three(watchdog_lease: Duration) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let builder = Client::builder().config(MemoryServer::new().config());
+        let builder = builder.trust_fresh_servers(true);
+        let client = builder.watchdog_lease(watchdog_lease).build();
+        clients.push(client.await.unwrap());
+    }
+    clients
 }
 
 /// Starts a server with two clients.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, LockGuard, MemoryServer, Owner, RedLock};
+use redlatch::{LockGuard, Owner, RedLock};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::support::probe::{millis, secs, stranger};
-use crate::two;
+use crate::{three, two};
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_for_hours_in_a_moment() {
@@ -100,12 +100,7 @@ async fn wait_ends_at_its_limit_exactly() {
 /// Those behind the first ask nobody: no patience of theirs runs out, which is one lease.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_a_red_lock_keep_their_order_however_long_they_wait() {
-    let mut clients = Vec::new();
-    for _ in 0..3 {
-        let builder = Client::builder().config(MemoryServer::new().config());
-        let builder = builder.trust_fresh_servers(true).watchdog_lease(secs(1));
-        clients.push(builder.build().await.unwrap());
-    }
+    let clients = three(secs(1)).await;
     let red = || {
         let locks = clients.iter().map(|client| client.lock("job"));
         RedLock::new(locks).owned_by(&Owner::unique())

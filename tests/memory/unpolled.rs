@@ -3,11 +3,11 @@
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, MemoryServer, Owner, RedLock, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, RedLock, ReentrantLock};
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{begin, kind, millis, secs, stranger};
-use crate::two;
+use crate::{three, two};
 
 /// The calls that bring a level of a lock that is held here.
 const CALLS: [&str; 3] = ["lock", "adopt", "reenter"];
@@ -125,12 +125,7 @@ async fn is_ready<F: Future>(future: &mut Pin<Box<F>>, polls: usize) -> bool {
 #[tokio::test(start_paused = true)]
 async fn grants_that_are_polled_behind_their_lease_displace_nobody() {
     for polls in 1.. {
-        let mut clients = Vec::new();
-        for _ in 0..3 {
-            let builder = Client::builder().config(MemoryServer::new().config());
-            let builder = builder.trust_fresh_servers(true);
-            clients.push(builder.build().await.unwrap());
-        }
+        let clients = three(secs(30)).await;
         let red = |lease| {
             let locks = clients.iter().map(|client| client.lock("job").lease(lease));
             RedLock::new(locks).owned_by(&Owner::unique())
