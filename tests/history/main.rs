@@ -35,6 +35,7 @@ use leftover::Leftover;
 use liveness::{Gap, Promise, delays, gaps};
 use redlatch_testkit::{Connection, Server};
 use support::probe::scripts_run;
+use support::soak;
 use update::lost_updates;
 use worker::{Part, Worker, play};
 
@@ -56,13 +57,7 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
         Ok(seed) => seed.parse().expect("REDLATCH_SEED is a number"),
         Err(_) => fastrand::u64(..),
     };
-    let seconds = match env::var("REDLATCH_SOAK") {
-        Ok(seconds) => seconds
-            .parse()
-            .expect("REDLATCH_SOAK is a number of seconds"),
-        Err(_) => 20,
-    };
-    let lasts = Duration::from_secs(seconds);
+    let lasts = soak::asked_for().unwrap_or(Duration::from_secs(20));
     println!("REDLATCH_SEED={seed}, {PROCESSES} processes of {TASKS} tasks for {lasts:?}");
 
     let server = Server::start();

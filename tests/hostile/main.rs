@@ -9,8 +9,10 @@
     reason = "a test fails by panicking"
 )]
 
-use std::env;
-use std::time::{Duration, Instant};
+#[path = "../support/soak.rs"]
+mod soak;
+
+use std::time::Instant;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,8 +25,7 @@ const SECRET: &str = "5ecret";
 /// Checks what is true of all lines of a text, in whole and changed.
 fn always(corpus: &'static str, holds: impl Fn(&str) -> Result<(), TestCaseError>) {
     corpus.lines().for_each(|line| holds(line).expect(line));
-    let soak = env::var("REDLATCH_SOAK").unwrap_or_default();
-    let span = Duration::from_secs(soak.parse().unwrap_or(0).min(60));
+    let span = soak::a_minute_at_most();
     let lines: Vec<&str> = corpus.lines().collect();
     // Takes out what is behind a place, and puts a part of a line, or any text, there.
     let part = prop_oneof![

@@ -9,6 +9,8 @@ use redlatch_testkit::{Connection, Reply, Server, Subscriber, skip};
 
 use crate::call::{Script, any_key, channel, pick};
 use crate::support::listening::Listening;
+use crate::support::probe::is_before_7;
+use crate::support::soak;
 
 /// The calls on one state, before it is thrown away.
 const CALLS: usize = 25;
@@ -289,12 +291,11 @@ fn round(
 #[test]
 fn random_calls_of_all_scripts_do_the_same_as_on_a_real_server() {
     let (real, memory) = (Server::start(), Listening::start());
-    if real.connection().command(&["FUNCTION", "LIST"]) == Reply::Nil {
+    if is_before_7(&real) {
         return skip("redis7", "errors of scripts are worded otherwise");
     }
-    let soak = std::env::var("REDLATCH_SOAK").unwrap_or_default();
-    let span = Duration::from_secs(soak.parse().unwrap_or(0).min(60));
-    let seed = match soak.is_empty() {
+    let span = soak::a_minute_at_most();
+    let seed = match span.is_zero() {
         true => 1,
         false => fastrand::u64(..u64::MAX / 2),
     };
@@ -325,7 +326,7 @@ fn random_calls_of_all_scripts_do_the_same_as_on_a_real_server() {
 #[test]
 fn odd_words_do_the_same_as_on_a_real_server() {
     let (real, memory) = (Server::start(), Listening::start());
-    if real.connection().command(&["FUNCTION", "LIST"]) == Reply::Nil {
+    if is_before_7(&real) {
         return skip("redis7", "errors of scripts are worded otherwise");
     }
     let mut both = Both::connect(&real, &memory);

@@ -16,9 +16,9 @@ mod place;
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 use fastrand::Rng;
 use redlatch::{Client, DistributedGuard, DistributedLock, FencedLock, Owner, RedLock};
@@ -90,15 +90,14 @@ async fn five_servers() {
 }
 
 async fn soak<L: Soaked>(place: Place, lock: impl Fn(&[Client], &str) -> L) {
-    let asked = env::var("REDLATCH_SOAK").ok();
-    let lasts = asked.map_or(4, |seconds| seconds.parse().expect("a number of seconds"));
+    let lasts = support::soak::asked_for().unwrap_or(Duration::from_secs(4));
     let seed = fastrand::u64(..);
     println!("{}: seed {seed}", place.name());
     let judge = Arc::new(Judge::new(place.loses(), LOCKS));
     let place = Arc::new(place);
     let mut all = Vec::new();
     let mut tasks = JoinSet::new();
-    let end = Instant::now() + Duration::from_secs(lasts);
+    let end = Instant::now() + lasts;
     let links: Vec<Link> = (0..CLIENTS).map(|_| Link::new()).collect();
     for (client, link) in links.iter().enumerate() {
         let mut clients = Vec::new();
@@ -129,8 +128,9 @@ async fn soak<L: Soaked>(place: Place, lock: impl Fn(&[Client], &str) -> L) {
         client.close().await;
     }
     let line = format!(
-        "| {} | {lasts} s | {} | {faults} |\n",
+        "| {} | {} s | {} | {faults} |\n",
         place.name(),
+        lasts.as_secs(),
         judge.line()
     );
     print!("{line}");

@@ -13,6 +13,7 @@ pub mod polls;
 pub mod probe;
 pub mod rogue;
 pub mod scene;
+pub mod soak;
 pub mod stop;
 
 use std::time::{Duration, Instant};
