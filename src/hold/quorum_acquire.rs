@@ -27,6 +27,7 @@ use super::quorum_hold::{LateJoin, QuorumHold};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::loss::LossReason;
 use crate::name::Users;
 use crate::options::{Deadline, LeaseTime};
 use crate::protocol::answer::Ttl;
@@ -280,11 +281,12 @@ impl QuorumAcquire {
         let mut abstaining: Vec<Abstention> = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
         for answer in asked.answers() {
-            match answer {
-                Ok(Polling::Voted(Attempted::Granted(_))) => yes += 1,
-                Ok(Polling::Voted(_)) => no += 1,
-                Ok(Polling::Abstains(abstention)) => abstaining.push(*abstention),
-                Err(error) => errors.push(error.clone()),
+            match (vote(answer), answer) {
+                (Response::Yes(_), _) => yes += 1,
+                (Response::No, _) => no += 1,
+                (_, Ok(Polling::Abstains(abstention))) => abstaining.push(*abstention),
+                (_, Err(error)) => errors.push(error.clone()),
+                (_, Ok(Polling::Voted(_))) => {}
             }
         }
         let (servers, name) = (self.requests.len(), self.name());
@@ -301,7 +303,7 @@ impl QuorumAcquire {
         if let Some(error) = decisive {
             return Err(error.clone());
         }
-        let failed = errors.len();
+        let failed = servers - yes - no - abstaining.len();
         let mut message = format!(
             "{name:?} needs {most} of {servers} servers: {yes} granted it, {no} found it busy, {failed} failed or did \
              not answer"
@@ -365,8 +367,15 @@ async fn ask(
 }
 
 /// Returns how an answer counts. An abstention and an error are alike: neither shows that another owner has the part.
+/// Nor does a grant that was lost before the round was over. One that took too long counts: a majority of those is an
+/// error, not a reason to ask again.
 fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
+        Ok(Polling::Voted(Attempted::Granted(guard)))
+            if !matches!(guard.hold.loss(), None | Some(LossReason::Expired)) =>
+        {
+            Response::Missing
+        }
         Ok(Polling::Voted(Attempted::Granted(guard))) => Response::Yes(guard.trusted_until()),
         Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Response::No,
         Ok(Polling::Abstains(_)) | Err(_) => Response::Missing,

@@ -224,6 +224,34 @@ async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
     assert!(careful.try_lock().await.is_err(), "two have forgotten");
 }
 
+/// The first server grants its part and has it taken away while the second still considers: two of three would have
+/// granted, but one of them no longer stands by it.
+#[tokio::test(start_paused = true)]
+async fn grant_that_a_server_denied_before_the_majority_answered_does_not_count() {
+    let servers = [(); 3].map(|()| MemoryServer::new());
+    let mut locks = Vec::new();
+    for server in &servers {
+        let builder = Client::builder().config(server.config());
+        let builder = builder.trust_fresh_servers(true);
+        locks.push(builder.build().await.unwrap().lock("job"));
+    }
+    let operator = client(&servers[0]).await;
+    let lock = RedLock::new(locks);
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    servers[1..].iter().for_each(MemoryServer::stop_answering);
+    let call = tokio::spawn(async move { lock.lock().await });
+    sleep(millis(300)).await;
+    assert!(operator.lock("job").force_unlock().await.unwrap());
+    sleep(millis(300)).await;
+    servers[1].resume();
+    sleep(millis(100)).await;
+    assert!(!call.is_finished(), "one of three has granted it");
+    servers[2].resume();
+    let guard = call.await.unwrap().unwrap();
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn plain_locks_without_scripts_exclude_each_other() {
     let (_server, client, other) = two().await;
