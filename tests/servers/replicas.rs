@@ -44,6 +44,16 @@ async fn frozen() -> (Server, Server, Client) {
     (primary, replica, client)
 }
 
+/// Waits until the server has begun to wait for its replicas: what is granted from now on is behind that.
+async fn eventually_awaited(primary: &Server) {
+    let mut probe = primary.connection();
+    eventually("it waits", async || {
+        let clients = probe.command(&["INFO", "clients"]).text();
+        clients.contains("blocked_clients:1\r")
+    })
+    .await;
+}
+
 /// Checks that a call failed since replicas were missing, and says how many had the lock.
 #[track_caller]
 fn is_short(failed: Result<impl Sized, Error>, had: &str) {
@@ -193,11 +203,7 @@ async fn many_acquisitions_share_one_wait_and_hold_up_nobody() {
         tokio::spawn(async move { lock.lock().await })
     };
     let first = take(0);
-    eventually("it waits", async || {
-        let clients = primary.connection().command(&["CLIENT", "LIST"]).text();
-        clients.contains("cmd=wait")
-    })
-    .await;
+    eventually_awaited(&primary).await;
     let others: Vec<_> = (1..250).map(take).collect();
     eventually("all are granted", async || {
         client.stats().reentrant.held == 251
@@ -282,7 +288,7 @@ async fn lock_that_goes_while_replicas_are_waited_for_is_lost() {
         tokio::spawn(async move { lock.lock().await })
     };
     let first = take("k");
-    eventually("it is granted", async || probe.exists("k")).await;
+    eventually_awaited(&primary).await;
     let second = take("l");
     eventually("it is granted", async || probe.exists("l")).await;
     primary.connection().command(&["DEL", "l"]);
