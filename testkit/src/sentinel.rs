@@ -11,6 +11,10 @@ use crate::reply::Reply;
 use crate::server::Server;
 
 const DEAF: &str = "deaf";
+/// The milliseconds without an answer after which a server counts as down. A sentinel sends its first ping to a server
+/// that it begins to watch after this time or a second, whichever is less. So with a second or less it takes a server
+/// that was just promoted for down before it has asked it, and one failover follows the other.
+const DOWN_AFTER: u64 = 1_500;
 
 /// One sentinel process that watches a primary.
 #[derive(Debug)]
@@ -115,7 +119,7 @@ impl Sentinel {
             "bind 127.0.0.1\n\
              port {port}\n\
              sentinel monitor {service} 127.0.0.1 {} {quorum}\n\
-             sentinel down-after-milliseconds {service} 500\n\
+             sentinel down-after-milliseconds {service} {DOWN_AFTER}\n\
              sentinel failover-timeout {service} 2000\n\
              {login}",
             primary.port()
