@@ -228,20 +228,16 @@ impl Query {
         let Some((key, _)) = self.left.first() else {
             return Ok(());
         };
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
         Err(misread(&match key.as_str() {
             _ if self.has_at => BARE_LOGIN.to_owned(),
+            key if !key.bytes().all(is_name) => STRAY_PARAMETER.to_owned(),
             "db" | "database" => format!(
                 "{key:?} is not a parameter: write a database as redis://host:6379/3, for a unix socket as \
                  redis+unix:///path?db=3"
             ),
             key if key.starts_with("tls_") => format!("{key:?} is a parameter of rediss URLs only"),
-            key if key
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)) =>
-            {
-                format!("{key:?} is not a parameter of a URL with this scheme")
-            }
-            _ => STRAY_PARAMETER.to_owned(),
+            key => format!("{key:?} is not a parameter of a URL with this scheme"),
         }))
     }
 }
@@ -443,6 +439,7 @@ mod tests {
             ("redis://u:12?secret&x@h", "%3F"),
             ("redis://u:12?tls_secret=&x@h", "%3F"),
             ("redis://u:12?db=secret@h", "%3F"),
+            ("redis://h?tls_server_redis://u:secreth=n", "%3F"),
             ("redis://u:secret@h#secret", "%23"),
             ("redis://u:#secret@h", "%23"),
             ("redis://u:%FFsecret@h", "UTF-8"),
