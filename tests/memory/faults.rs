@@ -224,6 +224,23 @@ async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
     assert!(careful.try_lock().await.is_err(), "two have forgotten");
 }
 
+/// The first call asks which servers they are, beside asking for the lock.
+#[tokio::test(start_paused = true)]
+async fn first_call_of_a_red_lock_waits_once_for_silent_servers() {
+    let servers = [(); 3].map(|()| MemoryServer::new());
+    let mut locks = Vec::new();
+    for server in &servers {
+        let builder = Client::builder().config(server.config());
+        let builder = builder.command_timeout(secs(1));
+        locks.push(builder.build().await.unwrap().lock("job"));
+    }
+    servers.iter().for_each(MemoryServer::stop_answering);
+    let started = Instant::now();
+    let call = RedLock::new(locks).try_lock().await;
+    assert_eq!(kind(call), ErrorKind::Quorum);
+    assert!(started.elapsed() < millis(1_100), "{:?}", started.elapsed());
+}
+
 /// The first server grants its part and has it taken away while the second still considers: two of three would have
 /// granted, but one of them no longer stands by it.
 #[tokio::test(start_paused = true)]
