@@ -224,7 +224,9 @@ fn signal_ends_a_release_that_takes_long() {
 #[test]
 fn command_that_was_stopped_through_redlatch_is_continued_through_it() {
     let server = Server::start();
-    let script = "trap 'echo continued' CONT; echo $$; while :; do sleep 0.05; done";
+    // It starts nothing while it is stopped: a shell whose child is stopped on its way into `exec` does not show as
+    // stopped.
+    let script = "trap 'echo continued' CONT; sleep 60 & echo $$; while :; do wait; done";
     let mut command = std::process::Command::new("setsid");
     let run = redlatch(&server.url(), &[]);
     command
