@@ -364,12 +364,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::hold session::outage_log session::watchdog",
         ),
         (
-            "session::deadlock",
-            "session::hold session::local_lock session::local_queue session::owners session::pace",
-        ),
-        (
             "session::watchdog",
-            "session::backend session::deadlock session::hold session::outage_log session::pace session::record session::releaser session::share session::tally session::undo",
+            "session::backend session::hold session::outage_log session::pace session::record session::releaser session::share session::tally session::undo",
         ),
         ("session::misuse", "session"),
         ("session", "*"),

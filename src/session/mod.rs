@@ -18,7 +18,6 @@
 
 pub(crate) mod asking;
 pub(crate) mod backend;
-mod deadlock;
 pub(crate) mod grants;
 mod handoff;
 pub(crate) mod hold;

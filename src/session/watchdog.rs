@@ -29,7 +29,6 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions, Node};
-use super::deadlock::Deadlocks;
 use super::hold::{Hold, Left, State};
 use super::outage_log::OutageLog;
 use super::pace::Pace;
@@ -49,6 +48,8 @@ use crate::protocol::renewal::RenewalAction;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The shortest time between two warnings that renewals fail. How that ends is told separately.
 const FAILURES_APART: Duration = Duration::from_secs(5);
+/// The shortest time between two warnings of calls that may wait for a holder that waits for them.
+const WAITS_APART: Duration = Duration::from_secs(60);
 /// The most holds in one script.
 const BATCH: usize = 100;
 
@@ -64,8 +65,8 @@ pub(crate) struct Watchdog {
     outages: OutageLog,
     /// The limit for warnings that a server refuses renewals.
     failures: Pace,
-    /// Looks at the holds that were renewed.
-    deadlocks: Deadlocks,
+    /// The limit for warnings of calls that wait for longer than a lease.
+    waits: Pace,
 }
 
 /// What is due, and when the task looks next.
@@ -123,7 +124,7 @@ impl Watchdog {
             releaser,
             outages: OutageLog::default(),
             failures: Pace::new(FAILURES_APART),
-            deadlocks: Deadlocks::default(),
+            waits: Pace::new(WAITS_APART),
         })
     }
 
@@ -437,9 +438,7 @@ impl Watchdog {
         }
         if round == Round::Renew {
             // Behind all others: none of them waits for this.
-            for due in holds {
-                self.deadlocks.look(&self.releaser.local_locks, &due.hold);
-            }
+            holds.iter().for_each(|due| self.tell_wait(&due.hold));
             self.tally().renewals(Renewal::Renewed, holds.len() - gone);
             self.tally().renewals(Renewal::Gone, gone);
         }
