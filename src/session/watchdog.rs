@@ -35,7 +35,7 @@ use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
 use super::share::{LocalLockRef, Share};
-use super::tally::{Renewal, Tally};
+use super::tally::Tally;
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -360,9 +360,10 @@ impl Watchdog {
         }
         let sent = BootInstant::now();
         if round == Round::Renew {
-            self.tally().renewal_sent();
+            self.tally().renewals.requests.add(1);
             for due in &holds {
-                self.tally().renewal_is_due(due.since, sent);
+                let lag = due.since.until(sent);
+                self.tally().renewals.worst_lag.note(lag);
             }
         }
         let call = match round {
@@ -439,8 +440,9 @@ impl Watchdog {
         if round == Round::Renew {
             // Behind all others: none of them waits for this.
             holds.iter().for_each(|due| self.tell_wait(&due.hold));
-            self.tally().renewals(Renewal::Renewed, holds.len() - gone);
-            self.tally().renewals(Renewal::Gone, gone);
+            let renewals = &self.tally().renewals;
+            renewals.renewed.add((holds.len() - gone) as u64);
+            renewals.gone.add(gone as u64);
         }
         debug!(holds = holds.len(), ?round, took = ?sent.until(now), "confirmed");
     }
@@ -450,7 +452,7 @@ impl Watchdog {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
         if round == Round::Renew {
-            self.tally().renewals(Renewal::Failed, count);
+            self.tally().renewals.failed.add(count as u64);
         }
         // A server that does not answer is told of once, as an outage.
         let node = holds.first().and_then(|due| self.node(&due.hold));
