@@ -131,6 +131,9 @@ mod loss;
 mod memory;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+mod metrics;
 mod name;
 mod options;
 mod outage;

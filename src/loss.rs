@@ -52,15 +52,6 @@ pub enum LossReason {
 }
 
 impl LossReason {
-    /// The reasons for which a hold is lost, in the order of their numbers. The others are of guards, and of sets.
-    pub(crate) const OF_HOLDS: [Self; 5] = [
-        Self::Gone,
-        Self::Expired,
-        Self::Displaced,
-        Self::Forced,
-        Self::Closed,
-    ];
-
     /// Returns the reason of a loss that several losses amount to: the one that they have in common, if there is one.
     pub(crate) fn of_majority(mut losses: impl Iterator<Item = Self>) -> Self {
         match losses.next() {

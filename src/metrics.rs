@@ -36,9 +36,8 @@
 //!
 //! The **name of a lock is no label**, since names often contain an id, and each of them would be a series of its own.
 //! For the few whose names are fixed, [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name) adds the
-//! label `name` to the metrics with a `kind` (except `redlatch_handed_over_total` and `redlatch_reentered_total`) and to
-//! `redlatch_lost_total`. If the client has a [label](crate::ClientBuilder::label), all of its metrics have that as the
-//! label `client`.
+//! label `name` to the metrics with a `kind` and to `redlatch_lost_total`. If the client has a
+//! [label](crate::ClientBuilder::label), all of its metrics have that as the label `client`.
 //!
 //! # Cost
 //!
@@ -69,7 +68,11 @@
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 
-use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use ::metrics::{
+    Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+pub(crate) use ::metrics::{Counter, Gauge, Histogram, Unit};
 
 /// Boundaries for the histograms, in seconds, from 100 µs to 5 minutes: for exporters that count values in buckets.
 pub const BUCKETS: &[f64] = &[
@@ -77,90 +80,38 @@ pub const BUCKETS: &[f64] = &[
     5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-/// Tells the recorder what each metric is, and its unit.
-pub(crate) fn describe() {
-    let counters = [
-        (
-            "redlatch_acquisitions_total",
-            Unit::Count,
-            "Calls to acquire that have ended, by their outcome",
-        ),
-        (
-            "redlatch_handed_over_total",
-            Unit::Count,
-            "Granted calls that were served in memory",
-        ),
-        (
-            "redlatch_reentered_total",
-            Unit::Count,
-            "Granted calls of owners that held the lock already",
-        ),
-        (
-            "redlatch_lost_total",
-            Unit::Count,
-            "Holds that were lost, by the reason",
-        ),
-        (
-            "redlatch_renewals_total",
-            Unit::Count,
-            "Holds that were renewed, found gone, or are tried again",
-        ),
-        (
-            "redlatch_reconnects_total",
-            Unit::Count,
-            "Connections for commands that were made again",
-        ),
-        (
-            "redlatch_requests_total",
-            Unit::Count,
-            "Requests that were given to a connection",
-        ),
-        (
-            "redlatch_sent_bytes_total",
-            Unit::Bytes,
-            "Bytes of requests",
-        ),
-        (
-            "redlatch_received_bytes_total",
-            Unit::Bytes,
-            "Bytes of replies",
-        ),
-        (
-            "redlatch_messages_total",
-            Unit::Count,
-            "Messages of releases that have arrived",
-        ),
-    ];
-    for (name, unit, text) in counters {
+/// The name of a metric, its unit, and what the recorder is told of it.
+pub(crate) type Metric = (&'static str, Unit, &'static str);
+
+/// The labels that all metrics of a client have, and more of them step by step.
+///
+/// What they register is a handle, so that to record is an atomic operation and no search by name.
+#[derive(Debug)]
+pub(crate) struct Labels(Vec<Label>);
+
+impl Labels {
+    pub(crate) fn of_client(label: Option<&str>) -> Self {
+        let label = label.map(|label| Label::new("client", label.to_owned()));
+        Self(label.into_iter().collect())
+    }
+
+    pub(crate) fn with(&self, key: &'static str, value: &str) -> Self {
+        let label = Label::new(key, value.to_owned());
+        Self(self.0.iter().cloned().chain([label]).collect())
+    }
+
+    pub(crate) fn counter(&self, (name, unit, text): Metric) -> Counter {
         describe_counter!(name, unit, text);
+        counter!(name, self.0.clone())
     }
-    let gauges = [
-        ("redlatch_waiting", "Calls to acquire that are under way"),
-        (
-            "redlatch_held",
-            "Owners that hold a lock, and permits that are held",
-        ),
-        ("redlatch_connected", "Open connections for commands"),
-    ];
-    for (name, text) in gauges {
-        describe_gauge!(name, Unit::Count, text);
+
+    pub(crate) fn gauge(&self, (name, unit, text): Metric) -> Gauge {
+        describe_gauge!(name, unit, text);
+        gauge!(name, self.0.clone())
     }
-    let histograms = [
-        ("redlatch_wait_seconds", "How long granted calls took"),
-        (
-            "redlatch_hold_seconds",
-            "How long locks and permits were held",
-        ),
-        (
-            "redlatch_renewal_lag_seconds",
-            "How much later than it was due a renewal was sent",
-        ),
-        (
-            "redlatch_request_seconds",
-            "How long requests took until their replies were read",
-        ),
-    ];
-    for (name, text) in histograms {
-        describe_histogram!(name, Unit::Seconds, text);
+
+    pub(crate) fn histogram(&self, (name, unit, text): Metric) -> Histogram {
+        describe_histogram!(name, unit, text);
+        histogram!(name, self.0.clone())
     }
 }

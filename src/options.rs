@@ -187,7 +187,6 @@ pub(crate) struct Settings {
     /// Each hold has a span.
     pub(crate) trace_holds: bool,
     /// The names of locks whose metrics have the name as a label.
-    #[cfg(feature = "metrics")]
     pub(crate) metrics_by_name: Vec<Box<str>>,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
@@ -213,7 +212,6 @@ impl Default for Settings {
             label: None,
             long_wait: None,
             trace_holds: false,
-            #[cfg(feature = "metrics")]
             metrics_by_name: Vec::new(),
             connects_lazily: false,
             min_replicas: None,

@@ -122,6 +122,6 @@
 //! # Two locks in two orders
 //!
 //! A task holds `a` and waits for `b`, another one holds `b` and waits for `a`. Have all tasks acquire them in one order,
-//! or use a [`MultiLock`](crate::MultiLock), which does. If all of the owners and locks are of one client, the warning
-//! above calls this a deadlock, and names each owner and the lock that it waits for. Over several processes, nobody sees
-//! the circle: waits with a limit end there, others do not.
+//! or use a [`MultiLock`](crate::MultiLock), which does. If both tasks are of one client, the warning above tells of one
+//! of the two waits, with its lock and both owners. Over several processes nothing is told: waits with a limit end,
+//! others do not.

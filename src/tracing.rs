@@ -41,8 +41,8 @@
 //! More warnings have targets below `redlatch::`, and texts of their own:
 //!
 //! - Once for each server: its user may not publish, or may not subscribe, and what to grant.
-//! - A call has waited for a whole lease for another owner of its client, or calls wait for each other in a circle, a
-//!   deadlock: with `lock`, `owner`, `holder` and `waited`. Once for each hold, and at most once a minute; see
+//! - A call has waited for a whole lease for another owner of its client, which may be waiting for that call: with
+//!   `lock`, `owner`, `holder` and `waited`. Once for each hold, and at most once a minute; see
 //!   [`pitfalls`](crate::pitfalls).
 //! - A [`RunOnce`](crate::RunOnce) job has run, and the server could not be told.
 //! - A client was closed while releases were unanswered; these locks end with their leases.

@@ -88,7 +88,8 @@ impl AcquireRequest {
             while let Some(hold) = self.own(&local) {
                 match Box::pin(self.reenter(&local, &hold)).await {
                     Ok(Some(guard)) => {
-                        self.client.tally.reentered((&self.kind).into());
+                        let name = self.name.key();
+                        self.client.tally.reentered((&self.kind).into(), name);
                         return Ok(Some(guard));
                     }
                     // The hold has ended meanwhile; there may be a newer one.

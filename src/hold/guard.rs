@@ -160,7 +160,8 @@ impl LockGuard {
             request.client.ensure_open()?;
             let reentered = request.reenter(&request.local(), hold).await;
             if let Ok(Some(_)) = &reentered {
-                request.client.tally.reentered((&request.kind).into());
+                let (kind, name) = (&request.kind, request.name.key());
+                request.client.tally.reentered(kind.into(), name);
             }
             call.ended(Deadline::Never, &reentered);
             reentered?.ok_or_else(|| self.lease.lost_error())

@@ -66,7 +66,8 @@ impl AcquireRequest {
         debug!("joined");
         let guard = self.hand_out(local, &hold);
         if guard.is_ok() {
-            self.client.tally.handed_over((&self.kind).into());
+            let name = self.name.key();
+            self.client.tally.handed_over((&self.kind).into(), name);
         }
         // Asked on behalf of readers that follow: what the server said will soon be too old to join by.
         if hold.record.is_to_be_asked_about(BootInstant::now()) {

@@ -39,10 +39,10 @@ use crate::owner::Owner;
 /// such a lock and a set ask for the same names in opposite orders, one of them has to give way: the set after
 /// [`hold_and_wait`](Self::hold_and_wait), Redisson's lock after 1.5 seconds per lock.
 ///
-/// One name on several servers, or in several databases of one server, has no order. The set holds none of these while
-/// it waits for another of them: if one is busy, all are released and tried again after a short random pause. Naming
-/// one lock twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database. To
-/// find out whether two clients have the same server, the set asks the server once per connection, by `INFO`.
+/// One name has no order, so no two members may have the same: not the same lock twice, and not one name on several
+/// servers or in several databases. Such a set is [`InvalidInput`](crate::ErrorKind::InvalidInput). Give each of the
+/// locks its own name, such as `stock:eu` and `stock:us`, or use a [`RedLock`](crate::RedLock), whose members have one
+/// name on several servers.
 ///
 /// # Lease and owner
 ///
@@ -210,7 +210,7 @@ impl MultiLock {
     ///
     /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock), for the first member that fails. The text names
     /// that member, and the others are released. In addition, [`InvalidInput`](crate::ErrorKind::InvalidInput) for a
-    /// set without locks, for one lock named twice and for different owners; and
+    /// set without locks, for two locks of one name and for different owners; and
     /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if a member was lost while the set waited for another.
     ///
     /// # Cancel safety

@@ -105,16 +105,10 @@ impl<D> LocalLocks<D> {
 
     /// Returns every hold of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.each(State::all_holds)
-    }
-
-    /// Returns what there is to see in each local lock, one after the other.
-    pub(super) fn each<T, I: IntoIterator<Item = T>>(
-        &self,
-        look: impl Fn(&State<D>) -> I,
-    ) -> Vec<T> {
         let local_locks = self.0.iter();
-        local_locks.flat_map(|local| look(&local.lock())).collect()
+        local_locks
+            .flat_map(|local| local.lock().all_holds())
+            .collect()
     }
 
     /// Returns how many calls wait to ask for a lock.
@@ -359,6 +353,23 @@ impl<D> LocalLockRef<D> {
     /// Wakes nobody, since no call waits here for what it changes.
     pub(crate) fn turns<T>(&self, step: impl FnOnce(&mut Turns) -> T) -> T {
         step(&mut self.lock().turns)
+    }
+
+    /// Returns when the first call came that waits for what this owner has, and its owner. That is not known of calls
+    /// that cannot take a lock again: those for plain locks, and for several locks at once.
+    pub(super) fn first_behind(&self, holder: &Owner) -> Option<(BootInstant, Option<Owner>)> {
+        let state = self.lock();
+        let excludes = |side| Side::Exclusive == self.side || Side::Exclusive == side;
+        let owner_of = |call: Ticket| {
+            let mut calls = state.owners.both().flat_map(Owners::calls);
+            calls.find_map(|(ticket, owner)| (ticket == call).then_some(owner))
+        };
+        let arrivals = state.queue.arrivals();
+        let mut excluded = arrivals.filter(|(_, side, _)| excludes(*side));
+        excluded.find_map(|(ticket, _, came)| {
+            let owner = owner_of(ticket);
+            (owner != Some(holder)).then(|| (came, owner.cloned()))
+        })
     }
 
     /// Returns when a writer that asks now counts as come: not before the readers that asked before it.

@@ -18,7 +18,6 @@
 
 pub(crate) mod asking;
 pub(crate) mod backend;
-mod deadlock;
 pub(crate) mod grants;
 mod handoff;
 pub(crate) mod hold;
@@ -29,11 +28,6 @@ mod ledger;
 pub(crate) mod left;
 pub(crate) mod local_lock;
 pub(crate) mod local_queue;
-#[cfg(feature = "metrics")]
-mod meters;
-#[cfg(not(feature = "metrics"))]
-#[path = "no_meters.rs"]
-mod meters;
 mod misuse;
 mod outage_log;
 pub(crate) mod outgoing;

@@ -366,6 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn first_call_behind_an_owner_is_that_of_another_owner_whom_its_side_excludes() {
+        let calls = || {
+            TIMERS.set(false);
+            let [writers, readers] = sides();
+            let [holder, other] = [(); 2].map(|()| Owner::unique());
+            let first = |local: &LocalLockRef<()>| {
+                let first = local.first_behind(&holder);
+                first.map(|(_, owner)| owner)
+            };
+            block_on(async {
+                let runtime = Spawner::current();
+                let own = writers.stand(Role::InOrder, Some(&holder), &runtime);
+                assert_eq!(first(&writers), None, "it waits for itself");
+                let reader = readers.stand(Role::InOrder, Some(&other), &runtime);
+                assert_eq!(first(&writers), Some(Some(other.clone())));
+                assert_eq!(first(&readers), None, "readers let each other read");
+                let writer = writers.stand(Role::InOrder, None, &runtime);
+                assert_eq!(first(&readers), Some(None));
+                drop((own, reader, writer));
+            });
+        };
+        shuttle::check_random(calls, 10);
+    }
+
+    #[test]
     fn calls_that_nobody_polls_are_passed_with_what_they_asked_for_and_come_back() {
         let calls = || {
             TIMERS.set(true);

@@ -1,90 +1,52 @@
-//! Counts what a client does and has. The rest of the client tells what happened, by one method for each event.
+//! Counts what a client does and has. The rest of the client tells what happened: some of it by methods here, the rest
+//! to the numbers themselves.
 //!
-//! An event costs a few relaxed atomic additions, and takes no mutex: nothing is decided by these numbers, so no order
-//! between them is promised. With the feature `metrics`, the [`Meters`] record the same events; without it they are
-//! empty, and nothing is left of them.
+//! With the feature `metrics` all of it is recorded too; without it, nothing is left of that.
 
-use std::array;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::iter;
 
 use super::hold::Hold;
-use super::meters::{Begun, Meters};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
+use crate::metrics::Labels;
 use crate::options::{Deadline, Settings};
 use crate::protocol::hold_key::Kind;
 use crate::stats::{
-    ConnectionStats, Counted, KindStats, LossStats, RenewalStats, Stats, TrafficStats,
+    ConnectionNumbers, Count, Counted, KindNumbers, LossNumbers, MESSAGES, RenewalNumbers, Stats,
+    TrafficNumbers,
 };
 
 /// The counts of one client.
 #[derive(Debug)]
 pub(crate) struct Tally {
+    /// What is not recorded by name.
+    all: Group,
+    /// By the names that were chosen.
+    named: HashMap<Box<str>, Group>,
+    pub(super) renewals: RenewalNumbers,
+    pub(super) traffic: TrafficNumbers,
+    pub(super) messages: Count,
+    connections: ConnectionNumbers,
+}
+
+/// The numbers that may have the name of a lock as a label.
+#[derive(Debug)]
+struct Group {
     /// By the number of the kind.
-    kinds: [KindTally; Counted::ALL.len()],
-    /// By the number of the reason.
-    lost: [Count; LossReason::OF_HOLDS.len()],
-    renewal_requests: Count,
-    /// By the number of the outcome, one for each hold.
-    renewals: [Count; Renewal::ALL.len()],
-    /// In nanoseconds.
-    worst_lag: AtomicU64,
-    connections: Level,
-    reconnects: Count,
-    requests: Count,
-    bytes_sent: Count,
-    bytes_received: Count,
-    messages: Count,
-    meters: Meters,
+    kinds: [KindNumbers; Counted::ALL.len()],
+    lost: LossNumbers,
 }
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Granted,
-    Busy,
-    TimedOut,
-    Failed,
-    Cancelled,
-}
-
-/// What came of the renewal of one hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
-    Renewed,
-    Gone,
-    Failed,
-}
-
-#[derive(Debug, Default)]
-struct KindTally {
-    held: Level,
-    waiting: Level,
-    /// By the number of the ending.
-    ended: [Count; Ending::ALL.len()],
-    handed_over: Count,
-    reentered: Count,
-}
-
-/// A count that only grows.
-#[derive(Debug, Default)]
-struct Count(AtomicU64);
-
-/// How many there are now.
-#[derive(Debug, Default)]
-struct Level(AtomicU64);
 
 /// A call that is under way. If it is dropped before it has [ended](Self::ended), it counts as cancelled.
 #[derive(Debug)]
 #[must_use = "it counts as cancelled when it is dropped"]
 pub(crate) struct OpenCall<'a> {
-    tally: &'a Tally,
-    kind: Counted,
-    name: &'a str,
-    begun: Begun,
-    ending: Ending,
+    kind: &'a KindNumbers,
+    /// Nobody wants to know without metrics.
+    begun: Option<BootInstant>,
+    outcome: &'a Count,
 }
 
 /// A connection for commands that is open, until this is dropped.
@@ -95,44 +57,39 @@ pub(super) struct OpenConnection<'a>(&'a Tally);
 impl Tally {
     /// With the recorder for metrics that is installed now.
     pub(crate) fn new(settings: &Settings) -> Self {
+        let client = Labels::of_client(settings.label.as_deref());
+        let named = settings.metrics_by_name.iter();
         Self {
-            kinds: array::from_fn(|_| KindTally::default()),
-            lost: Default::default(),
-            renewal_requests: Count::default(),
-            renewals: Default::default(),
-            worst_lag: AtomicU64::new(0),
-            connections: Level::default(),
-            reconnects: Count::default(),
-            requests: Count::default(),
-            bytes_sent: Count::default(),
-            bytes_received: Count::default(),
-            messages: Count::default(),
-            meters: Meters::new(settings),
+            all: Group::new(&client),
+            named: named
+                .map(|name| (name.clone(), Group::new(&client.with("name", name))))
+                .collect(),
+            renewals: RenewalNumbers::new(&client),
+            traffic: TrafficNumbers::new(&client),
+            messages: Count::new(&client, MESSAGES),
+            connections: ConnectionNumbers::new(&client),
         }
     }
 
     /// A call begins that asks for this name.
-    pub(crate) fn call<'a>(&'a self, kind: Counted, name: &'a str) -> OpenCall<'a> {
-        self.of(kind).waiting.raise(1);
+    pub(crate) fn call<'a>(&'a self, kind: Counted, name: &str) -> OpenCall<'a> {
+        let kind = self.of(kind, name);
+        kind.waiting.raise(1);
         OpenCall {
-            tally: self,
             kind,
-            name,
-            begun: self.meters.call_begins(kind, name),
-            ending: Ending::Cancelled,
+            begun: cfg!(feature = "metrics").then(BootInstant::now),
+            outcome: &kind.cancelled,
         }
     }
 
     /// A call of an owner that had the lock was granted it again.
-    pub(crate) fn reentered(&self, kind: Counted) {
-        self.of(kind).reentered.add(1);
-        self.meters.reentered(kind);
+    pub(crate) fn reentered(&self, kind: Counted, name: &str) {
+        self.of(kind, name).reentered.add(1);
     }
 
     /// A call was granted a lock in memory.
-    pub(crate) fn handed_over(&self, kind: Counted) {
-        self.of(kind).handed_over.add(1);
-        self.meters.handed_over(kind);
+    pub(crate) fn handed_over(&self, kind: Counted, name: &str) {
+        self.of(kind, name).handed_over.add(1);
     }
 
     /// A hold stands from now on.
@@ -149,11 +106,10 @@ impl Tally {
     }
 
     pub(crate) fn permits_taken(&self, kind: Counted, name: &str, permits: u32) {
-        self.of(kind).held.raise(permits.into());
-        self.meters.taken(kind, name, permits);
+        self.of(kind, name).held.raise(permits);
     }
 
-    /// Permits that were taken at `since` are no longer held. Only meters ask for that instant.
+    /// Permits that were taken at `since` are no longer held.
     pub(crate) fn permits_returned(
         &self,
         kind: Counted,
@@ -161,130 +117,75 @@ impl Tally {
         permits: u32,
         since: impl FnOnce() -> BootInstant,
     ) {
-        self.of(kind).held.lower(permits.into());
-        self.meters.returned(kind, name, permits, since);
+        let kind = self.of(kind, name);
+        kind.held.lower(permits);
+        if cfg!(feature = "metrics") {
+            kind.hold.record(since().until(BootInstant::now()));
+        }
     }
 
     /// A hold was lost that somebody relied on.
     pub(crate) fn lost(&self, hold: &Hold, loss: LossReason) {
-        if let Some(lost) = self.lost.get(loss as usize) {
-            lost.add(1);
-        }
-        self.meters.lost(hold.key().name.key(), loss);
-    }
-
-    /// A renewal is about to be sent, for a hold that was due for it at `due`.
-    pub(crate) fn renewal_is_due(&self, due: BootInstant, now: BootInstant) {
-        let lag = due.until(now);
-        let nanos = u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX);
-        self.worst_lag.fetch_max(nanos, Ordering::Relaxed);
-        self.meters.renewal_is_due(lag);
-    }
-
-    /// A request to renew holds was sent.
-    pub(crate) fn renewal_sent(&self) {
-        self.renewal_requests.add(1);
-    }
-
-    /// This came of the renewal of so many holds.
-    pub(crate) fn renewals(&self, renewal: Renewal, holds: usize) {
-        self.renewals[renewal as usize].add(holds as u64);
-        self.meters.renewals(renewal, holds as u64);
+        let lost = &self.group(hold.key().name.key()).lost;
+        let lost = match loss {
+            LossReason::Gone => &lost.gone,
+            LossReason::Expired => &lost.expired,
+            LossReason::Displaced => &lost.displaced,
+            LossReason::Forced => &lost.forced,
+            LossReason::Closed => &lost.closed,
+            // Of guards, and of sets.
+            LossReason::Unlocked | LossReason::NoMajority => return,
+        };
+        lost.add(1);
     }
 
     /// A connection for commands was made, `again` if another one broke before.
     pub(super) fn connected(&self, again: bool) -> OpenConnection<'_> {
-        self.connections.raise(1);
-        self.reconnects.add(again.into());
-        self.meters.connected(again);
+        self.connections.open.raise(1);
+        self.connections.reconnects.add(again.into());
         OpenConnection(self)
     }
 
     /// A request of this size was given to a connection.
     pub(super) fn requested(&self, bytes: usize) {
-        self.requests.add(1);
-        self.bytes_sent.add(bytes as u64);
-        self.meters.requested(bytes as u64);
-    }
-
-    /// Bytes of replies have arrived.
-    pub(super) fn received(&self, bytes: usize) {
-        self.bytes_received.add(bytes as u64);
-        self.meters.received(bytes as u64);
+        self.traffic.requests.add(1);
+        self.traffic.bytes_sent.add(bytes as u64);
     }
 
     /// The reply has arrived to a request that was given to the connection at `since`.
     pub(super) fn replied(&self, since: BootInstant) {
-        self.meters.replied(since);
-    }
-
-    /// A message has arrived.
-    pub(super) fn message(&self) {
-        self.messages.add(1);
-        self.meters.message();
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        let kind = |kind| self.of(kind).stats();
-        let lost = |loss: LossReason| self.lost[loss as usize].get();
-        let renewals = |renewal: Renewal| self.renewals[renewal as usize].get();
-        Stats {
-            reentrant: kind(Counted::Reentrant),
-            spin: kind(Counted::Spin),
-            fenced: kind(Counted::Fenced),
-            fair: kind(Counted::Fair),
-            plain: kind(Counted::Plain),
-            read: kind(Counted::Read),
-            write: kind(Counted::Write),
-            red: kind(Counted::Red),
-            semaphore: kind(Counted::Semaphore),
-            expirable_semaphore: kind(Counted::ExpirableSemaphore),
-            latch: kind(Counted::Latch),
-            lost: LossStats {
-                gone: lost(LossReason::Gone),
-                expired: lost(LossReason::Expired),
-                displaced: lost(LossReason::Displaced),
-                forced: lost(LossReason::Forced),
-                closed: lost(LossReason::Closed),
-            },
-            renewals: RenewalStats {
-                requests: self.renewal_requests.get(),
-                renewed: renewals(Renewal::Renewed),
-                gone: renewals(Renewal::Gone),
-                failed: renewals(Renewal::Failed),
-                worst_lag: Duration::from_nanos(self.worst_lag.load(Ordering::Relaxed)),
-            },
-            connections: ConnectionStats {
-                open: self.connections.get(),
-                reconnects: self.reconnects.get(),
-            },
-            traffic: TrafficStats {
-                requests: self.requests.get(),
-                bytes_sent: self.bytes_sent.get(),
-                bytes_received: self.bytes_received.get(),
-            },
-            messages: self.messages.get(),
+        if cfg!(feature = "metrics") {
+            self.traffic.request.record(since.until(BootInstant::now()));
         }
     }
 
-    fn of(&self, kind: Counted) -> &KindTally {
-        &self.kinds[kind as usize]
+    pub(crate) fn stats(&self) -> Stats {
+        let groups = || self.named.values().chain([&self.all]);
+        let kind = |kind| groups().map(move |group| &group.kinds[kind as usize]);
+        Stats {
+            lost: LossNumbers::sum(groups().map(|group| &group.lost)),
+            renewals: RenewalNumbers::sum(iter::once(&self.renewals)),
+            connections: ConnectionNumbers::sum(iter::once(&self.connections)),
+            traffic: TrafficNumbers::sum(iter::once(&self.traffic)),
+            messages: self.messages.get(),
+            ..Stats::of_kinds(|counted| KindNumbers::sum(kind(counted)))
+        }
+    }
+
+    fn of(&self, kind: Counted, name: &str) -> &KindNumbers {
+        &self.group(name).kinds[kind as usize]
+    }
+
+    fn group(&self, name: &str) -> &Group {
+        self.named.get(name).unwrap_or(&self.all)
     }
 }
 
-impl KindTally {
-    fn stats(&self) -> KindStats {
-        let ended = |ending: Ending| self.ended[ending as usize].get();
-        KindStats {
-            held: self.held.get(),
-            waiting: self.waiting.get(),
-            granted: ended(Ending::Granted),
-            handed_over: self.handed_over.get(),
-            reentered: self.reentered.get(),
-            busy: ended(Ending::Busy),
-            timed_out: ended(Ending::TimedOut),
-            failed: ended(Ending::Failed),
-            cancelled: ended(Ending::Cancelled),
+impl Group {
+    fn new(labels: &Labels) -> Self {
+        Self {
+            kinds: Counted::ALL.map(|kind| KindNumbers::new(&labels.with("kind", kind.name()))),
+            lost: LossNumbers::new(labels),
         }
     }
 }
@@ -292,77 +193,29 @@ impl KindTally {
 impl OpenCall<'_> {
     /// The call returns this. A refusal is by its `deadline` busy, or too late.
     pub(crate) fn ended<T>(mut self, deadline: Deadline, output: &Result<Option<T>, Error>) {
-        self.ending = match output {
-            Ok(Some(_)) => Ending::Granted,
-            Ok(None) if deadline == Deadline::Once => Ending::Busy,
-            Ok(None) => Ending::TimedOut,
-            Err(_) => Ending::Failed,
+        let numbers = self.kind;
+        self.outcome = match output {
+            Ok(Some(_)) => &numbers.granted,
+            Ok(None) if deadline == Deadline::Once => &numbers.busy,
+            Ok(None) => &numbers.timed_out,
+            Err(_) => &numbers.failed,
         };
+        if let (Ok(Some(_)), Some(begun)) = (output, self.begun) {
+            self.kind.wait.record(begun.until(BootInstant::now()));
+        }
     }
 }
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        let Self {
-            tally,
-            kind,
-            name,
-            begun,
-            ending,
-        } = *self;
-        tally.of(kind).waiting.lower(1);
-        tally.of(kind).ended[ending as usize].add(1);
-        tally.meters.call_ended(kind, name, begun, ending);
+        self.kind.waiting.lower(1);
+        self.outcome.add(1);
     }
 }
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.0.connections.lower(1);
-        self.0.meters.disconnected();
-    }
-}
-
-impl Ending {
-    /// In the order of their numbers.
-    pub(super) const ALL: [Self; 5] = [
-        Self::Granted,
-        Self::Busy,
-        Self::TimedOut,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-}
-
-impl Renewal {
-    /// In the order of their numbers.
-    pub(super) const ALL: [Self; 3] = [Self::Renewed, Self::Gone, Self::Failed];
-}
-
-impl Count {
-    fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Level {
-    fn raise(&self, by: u64) {
-        self.0.fetch_add(by, Ordering::Relaxed);
-    }
-
-    fn lower(&self, by: u64) {
-        self.0.fetch_sub(by, Ordering::Relaxed);
-    }
-
-    /// A hold that is lost right when it is granted may be counted as ended first: the sum is below zero until the
-    /// other thread has counted too.
-    fn get(&self) -> u64 {
-        let level = self.0.load(Ordering::Relaxed);
-        u64::try_from(level.cast_signed()).unwrap_or(0)
+        self.0.connections.open.lower(1);
     }
 }
 

@@ -29,14 +29,13 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions, Node};
-use super::deadlock::Deadlocks;
 use super::hold::{Hold, Left, State};
 use super::outage_log::OutageLog;
 use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
 use super::share::{LocalLockRef, Share};
-use super::tally::{Renewal, Tally};
+use super::tally::Tally;
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -49,6 +48,8 @@ use crate::protocol::renewal::RenewalAction;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The shortest time between two warnings that renewals fail. How that ends is told separately.
 const FAILURES_APART: Duration = Duration::from_secs(5);
+/// The shortest time between two warnings of calls that may wait for a holder that waits for them.
+const WAITS_APART: Duration = Duration::from_secs(60);
 /// The most holds in one script.
 const BATCH: usize = 100;
 
@@ -64,8 +65,8 @@ pub(crate) struct Watchdog {
     outages: OutageLog,
     /// The limit for warnings that a server refuses renewals.
     failures: Pace,
-    /// Looks at the holds that were renewed.
-    deadlocks: Deadlocks,
+    /// The limit for warnings of calls that wait for longer than a lease.
+    waits: Pace,
 }
 
 /// What is due, and when the task looks next.
@@ -123,7 +124,7 @@ impl Watchdog {
             releaser,
             outages: OutageLog::default(),
             failures: Pace::new(FAILURES_APART),
-            deadlocks: Deadlocks::default(),
+            waits: Pace::new(WAITS_APART),
         })
     }
 
@@ -359,9 +360,10 @@ impl Watchdog {
         }
         let sent = BootInstant::now();
         if round == Round::Renew {
-            self.tally().renewal_sent();
+            self.tally().renewals.requests.add(1);
             for due in &holds {
-                self.tally().renewal_is_due(due.since, sent);
+                let lag = due.since.until(sent);
+                self.tally().renewals.worst_lag.note(lag);
             }
         }
         let call = match round {
@@ -437,11 +439,10 @@ impl Watchdog {
         }
         if round == Round::Renew {
             // Behind all others: none of them waits for this.
-            for due in holds {
-                self.deadlocks.look(&self.releaser.local_locks, &due.hold);
-            }
-            self.tally().renewals(Renewal::Renewed, holds.len() - gone);
-            self.tally().renewals(Renewal::Gone, gone);
+            holds.iter().for_each(|due| self.tell_wait(&due.hold));
+            let renewals = &self.tally().renewals;
+            renewals.renewed.add((holds.len() - gone) as u64);
+            renewals.gone.add(gone as u64);
         }
         debug!(holds = holds.len(), ?round, took = ?sent.until(now), "confirmed");
     }
@@ -451,7 +452,7 @@ impl Watchdog {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
         if round == Round::Renew {
-            self.tally().renewals(Renewal::Failed, count);
+            self.tally().renewals.failed.add(count as u64);
         }
         // A server that does not answer is told of once, as an outage.
         let node = holds.first().and_then(|due| self.node(&due.hold));

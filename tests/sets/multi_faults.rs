@@ -296,26 +296,6 @@ async fn streaks_do_not_starve_a_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_that_does_not_say_who_it_is_is_asked_again_until_the_limit() {
-    let servers = [Server::start(), Server::start()];
-    let proxy = Proxy::start(servers[1].port()).await;
-    let hasty = builder(proxy.url()).command_timeout(millis(200));
-    let clients = [client(&servers[0]).await, hasty.build().await.unwrap()];
-    let set = || MultiLock::new(clients.iter().map(|client| client.lock("k")));
-    proxy.black_hole(true);
-    assert!(soon(set().try_lock()).await.is_err());
-    let lock = set();
-    let waiting = tokio::spawn(async move { lock.try_lock_for(secs(9)).await });
-    assert!(soon(set().try_lock()).await.is_err());
-    proxy.black_hole(false);
-    let guard = soon(waiting).await.unwrap().unwrap();
-    give_back(guard.expect("nobody has it")).await;
-    for (server, client) in servers.iter().zip(&clients) {
-        nothing_left(server, [client]).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_that_fails_is_named_and_the_others_are_given_back() {
     let (near, far) = (Server::start(), Server::start());
     let proxy = Proxy::start(far.port()).await;

@@ -44,13 +44,15 @@ async fn page_documentation_and_dashboard_have_the_same_metrics() {
     let server = Server::start();
     let (_client, page) = Page::open(builder(server.url())).await;
     page.lock_and_unlock("job").await;
-    let recorded = names(&page.text());
+    let text = page.text();
+    let recorded = names(&text);
     let source = file("src/metrics.rs");
     let rows = source
         .lines()
         .filter(|line| line.starts_with("//! | `redlatch_"));
     let documented: BTreeSet<String> = rows.flat_map(names_of_row).collect();
-    let described = names(source.split("pub(crate) fn describe").nth(1).unwrap());
+    let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP "));
+    let described: BTreeSet<String> = helps.flat_map(names).collect();
     assert_eq!(documented, described);
     assert_eq!(recorded, documented, "recorded on the left");
 

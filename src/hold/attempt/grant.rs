@@ -104,6 +104,7 @@ impl Attempt<'_> {
     pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
         let Terms {
             client,
+            name,
             kind,
             owner,
             ..
@@ -131,7 +132,7 @@ impl Attempt<'_> {
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
             Err(error) => Some(Err(error)),
             Ok(guard) => {
-                client.tally.handed_over(kind.into());
+                client.tally.handed_over(kind.into(), name.key());
                 Some(Ok(Attempted::Granted(guard)))
             }
         }

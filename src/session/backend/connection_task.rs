@@ -207,7 +207,7 @@ impl Shared {
         loop {
             match socket.read(&mut arrived).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                bytes => self.tally.received(bytes),
+                bytes => self.tally.traffic.bytes_received.add(bytes as u64),
             }
             loop {
                 let (said, garbled) = match resp::take(&mut arrived) {

@@ -350,11 +350,11 @@ impl Shared {
         let first = given.front().is_some_and(is_for);
         match told {
             Told::Message { channel, text } if *channel == *self.own => {
-                self.tally.message();
+                self.tally.messages.add(1);
                 self.report(Disruption::Forced(text));
             }
             Told::Message { channel, text } => {
-                self.tally.message();
+                self.tally.messages.add(1);
                 self.publish(PushEvent::Message { channel, text });
             }
             // It answers no command: the server has taken the channel away by itself.

@@ -84,8 +84,6 @@ use told::ChannelCommand;
 pub(crate) struct Backend {
     /// One server, or those of a cluster.
     servers: Servers,
-    /// The number of the database, which is part of what makes two keys the same.
-    database: u32,
     /// The budget of commands that no call sets one for: those about channels.
     timeout: Duration,
 }
@@ -150,7 +148,7 @@ impl Backend {
         tally: Arc<Tally>,
     ) -> Result<(Self, Disruptions), Error> {
         let (disrupted, disruptions) = mpsc::unbounded_channel();
-        let (deployment, database) = (config.deployment.clone(), config.database);
+        let deployment = config.deployment.clone();
         let servers = deployment.servers();
         let maker = Maker::new(config, settings, disrupted, name, tally)?;
         let servers = if let Deployment::Cluster(_) = deployment {
@@ -171,7 +169,6 @@ impl Backend {
         };
         let backend = Self {
             servers,
-            database,
             timeout: settings.command_timeout,
         };
         Ok((backend, Disruptions(disruptions)))
@@ -220,11 +217,6 @@ impl Backend {
             Servers::One(_) => 0,
             Servers::Cluster(_) => slot(key),
         }
-    }
-
-    /// Returns the number of the database that the keys lie in.
-    pub(crate) fn database(&self) -> u32 {
-        self.database
     }
 
     /// Whether keys of different slots lie on different servers.

@@ -1,11 +1,13 @@
-//! Tells of outages and of losses what [`OutageLog`](crate::session::outage_log::OutageLog) decides.
+//! Tells of outages and of losses what [`OutageLog`](crate::session::outage_log::OutageLog) decides, and of calls that
+//! may wait for a holder that waits for them.
 
 use std::sync::Arc;
 
-use tracing::{debug, info, warn};
+use tracing::{debug, field, info, warn};
 
 use super::Watchdog;
 use crate::clock::BootInstant;
+use crate::label;
 use crate::loss::LossReason;
 use crate::session::backend::{Disruption, Node};
 use crate::session::hold::Hold;
@@ -87,6 +89,39 @@ impl Watchdog {
                 warn!(target: "redlatch", lost, %locks, "lost more");
             }
         }
+    }
+
+    /// Tells, once for each hold, that a call has waited for it for a whole lease: the holder may be a parent that waits
+    /// for this call of its child. No executor tells who waits for a task, so it may as well be a long job.
+    ///
+    /// Looked for when a hold was renewed. So no call has a timer for this, and a hold that ends within its lease costs
+    /// nothing.
+    pub(super) fn tell_wait(&self, hold: &Hold) {
+        let now = BootInstant::now();
+        let lease = hold.lock().outlasts_its_lease(now);
+        let Some(lease) = lease.filter(|_| hold.is_guarded()) else {
+            return;
+        };
+        let local = self.releaser.local_locks.find(hold.key().local_key());
+        let first = local.and_then(|local| local.first_behind(&hold.owner));
+        let Some((came, owner)) = first.filter(|(came, _)| came.until(now) >= lease) else {
+            return;
+        };
+        if self.waits.tell().is_none() {
+            return;
+        }
+        hold.lock().wait_is_known();
+        let (lock, holder, waited) = (hold.key().name.key(), hold.shown_owner(), came.until(now));
+        let shown = |owner| field::display(label::shown(hold.key().label(), owner));
+        warn!(
+            lock = &**lock,
+            owner = owner.as_ref().map(shown),
+            %holder,
+            ?waited,
+            "a call waits for another owner of this client, which has held the lock for longer than a lease; if that \
+             one waits for the call, neither goes on: give a child task the owner of its parent, by \
+             Owner::current().scope(..), have every task acquire its locks in one order, and see redlatch::pitfalls"
+        );
     }
 
     /// Returns how many holds a disruption concerns, and the names of the first.
