@@ -211,6 +211,8 @@ async fn primary_that_was_frozen_takes_no_release() {
     // The release lies in the socket of the frozen primary.
     drop(dropped);
     let (server, word) = named(&set).await;
+    // An answer of the old primary counts until the client has left it. The new one is who answers this.
+    eventually("the client has left", async || holder.ping().await.is_ok()).await;
     set.primary().thaw();
     let kept = kept.unlock().await;
     let released = Instant::now();
