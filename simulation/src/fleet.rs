@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::plan::Cut;
 use crate::world::Outcome;
 
 /// What came of one run, or of many.
@@ -79,6 +80,10 @@ impl Report {
         report
     }
 
+    pub fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
     fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         self.calls += other.calls;
@@ -122,11 +127,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs a seed in a process of its own.
-fn run(seed: u64) -> io::Result<Report> {
+/// Runs a seed in a process of its own, without some of its plan.
+pub fn run(seed: u64, cuts: &[Cut]) -> io::Result<Report> {
     let program = std::env::current_exe()?;
     let output = Command::new(program)
         .args(["--run", &seed.to_string()])
+        .args(cuts.iter().map(Cut::to_string))
         .output()?;
     let mut report = Report::read(&String::from_utf8_lossy(&output.stdout));
     report.seed = seed;
@@ -151,7 +157,7 @@ fn run_all(next: impl Fn() -> Option<u64> + Sync, done: impl Fn(u64, Report) + S
         for _ in 0..cores {
             scope.spawn(|| {
                 while let Some(seed) = next() {
-                    match run(seed) {
+                    match run(seed, &[]) {
                         Ok(report) => done(seed, report),
                         Err(error) => eprintln!("seed {seed}: {error}"),
                     }
@@ -222,7 +228,7 @@ pub fn twice(count: u64) -> ExitCode {
         (seed < count).then_some(seed)
     };
     run_all(next, |seed, report| {
-        if !run(seed).is_ok_and(|again| again.hash == report.hash) {
+        if !run(seed, &[]).is_ok_and(|again| again.hash == report.hash) {
             println!("seed {seed} is not the same twice");
             differ.fetch_add(1, Ordering::Relaxed);
         }
@@ -233,4 +239,23 @@ pub fn twice(count: u64) -> ExitCode {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Runs seeds one after the other until one breaks a promise, for so many seconds of a processor.
+pub fn find(seconds: u64) -> ExitCode {
+    let mut cpu = 0;
+    for seed in 0.. {
+        let report = run(seed, &[]).unwrap_or_default();
+        // A run that did not come to its end says nothing of its time.
+        cpu += report.cpu.max(10);
+        if let Some(what) = report.violations.first() {
+            println!("{:.1} s\tseed {seed}\t{what}", cpu as f64 / 1e3);
+            return ExitCode::FAILURE;
+        }
+        if cpu > seconds * 1_000 {
+            break;
+        }
+    }
+    println!("nothing in {seconds} s");
+    ExitCode::SUCCESS
 }

@@ -1,149 +1,134 @@
 //! Locks of any kind, and their guards, as the tasks of a simulation use them.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use redlatch::{
-    Client, DistributedLock, Error, FairLock, FencedGuard, FencedLock, LockGuard, LossReason,
-    Member, MultiGuard, MultiLock, NamedLock, Owner, PlainLock, ReadLock, RedGuard, RedLock,
-    ReentrantLock, SpinLock, WriteLock,
+    Client, DistributedLock, Error, FencedGuard, LockGuard, LossReason, Member, MultiGuard,
+    MultiLock, NamedLock, Owner, RedGuard, RedLock,
 };
 
 use crate::plan::{Ask, Kind, LONGEST_LEASE, Plan, Section};
 
-pub enum Lock {
-    Reentrant(ReentrantLock),
-    Fair(FairLock),
-    Fenced(FencedLock),
-    Plain(PlainLock),
-    Spin(SpinLock),
-    Read(ReadLock),
-    Write(WriteLock),
-    Multi(MultiLock),
-    Red(RedLock),
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A lock of any kind.
+pub trait Lock: Send + Sync {
+    fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>>;
+
+    /// Runs something under the lock. Returns whether it did.
+    fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>>;
 }
 
-macro_rules! each {
-    ($lock:expr, $it:ident => $done:expr, else $else:expr) => {
-        match $lock {
-            Lock::Reentrant($it) => $done,
-            Lock::Fair($it) => $done,
-            Lock::Fenced($it) => $done,
-            Lock::Plain($it) => $done,
-            Lock::Spin($it) => $done,
-            Lock::Read($it) => $done,
-            Lock::Write($it) => $done,
-            Lock::Multi($it) => $else($it),
-            Lock::Red($it) => $else($it),
+impl<L: DistributedLock> Lock for L
+where
+    Guard: From<L::Guard>,
+{
+    fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>> {
+        match ask {
+            Ask::Wait => Box::pin(async { Ok(Some(self.lock().await?.into())) }),
+            Ask::Once => Box::pin(async { Ok(self.try_lock().await?.map(Guard::from)) }),
+            Ask::For(wait) => Box::pin(async move {
+                let wait = Duration::from_millis(wait);
+                Ok(self.try_lock_for(wait).await?.map(Guard::from))
+            }),
         }
-    };
+    }
+
+    fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let wait = Duration::from_millis(wait);
+            let work = async {
+                work.await;
+                Ok::<_, Error>(())
+            };
+            Ok(self.try_run_for(wait, work).await?.is_some())
+        })
+    }
 }
 
-impl Lock {
-    /// Returns the lock that a section asks for.
-    pub fn of(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Self {
-        if section.names.len() > 1 {
-            let members = section.names.iter().map(|at| {
-                match Self::named(plan, clients, *at, section, owner) {
-                    Self::Fenced(lock) => Member::from(lock),
-                    Self::Fair(lock) => Member::from(lock),
-                    Self::Reentrant(lock) => Member::from(lock),
-                    _ => unreachable!("sets are of these kinds"),
-                }
-            });
-            return Self::Multi(MultiLock::new(members).owned_by(owner));
-        }
-        Self::named(plan, clients, section.names[0], section, owner)
-    }
-
-    fn named(plan: &Plan, clients: &[Client], at: usize, section: &Section, owner: &Owner) -> Self {
-        let shared = &plan.names[at];
-        let (client, name) = (&clients[shared.server], &shared.name);
-        let lease = section.lease.map(Duration::from_millis);
-        fn with<L: NamedLock>(lock: L, lease: Option<Duration>, owner: &Owner) -> L {
-            let lock = lock.owned_by(owner);
-            match lease {
-                Some(lease) => lock.lease(lease),
-                None => lock,
-            }
-        }
-        match (shared.kind, section.reads) {
-            (Kind::Fair, _) => Self::Fair(with(client.fair_lock(name), lease, owner)),
-            (Kind::Fenced, _) => Self::Fenced(with(client.fenced_lock(name), lease, owner)),
-            (Kind::Plain, _) => Self::Plain(with(client.plain_lock(name), lease, owner)),
-            (Kind::Spin, _) => Self::Spin(with(client.spin_lock(name), lease, owner)),
-            (Kind::ReadWrite, true) => {
-                Self::Read(with(client.read_write_lock(name).reader(), lease, owner))
-            }
-            (Kind::ReadWrite, false) => {
-                Self::Write(with(client.read_write_lock(name).writer(), lease, owner))
-            }
-            (Kind::Red, _) => {
-                let of = |client: &Client| with(client.lock(name), lease, owner);
-                let longest = Duration::from_millis(LONGEST_LEASE);
-                let lock = RedLock::new(clients.iter().map(of)).max_lease(longest);
-                Self::Red(lock.owned_by(owner))
-            }
-            _ => Self::Reentrant(with(client.lock(name), lease, owner)),
-        }
-    }
-
-    pub async fn ask(&self, ask: Ask) -> Result<Option<Guard>, Error> {
-        async fn of<L: DistributedLock>(lock: &L, ask: Ask) -> Result<Option<Guard>, Error>
-        where
-            Guard: From<L::Guard>,
-        {
-            Ok(match ask {
-                Ask::Wait => Some(lock.lock().await?.into()),
-                Ask::Once => lock.try_lock().await?.map(Guard::from),
-                Ask::For(wait) => {
-                    let wait = Duration::from_millis(wait);
-                    lock.try_lock_for(wait).await?.map(Guard::from)
-                }
-            })
-        }
-        match self {
-            Self::Multi(lock) => of(lock, ask).await,
-            Self::Red(lock) => of(lock, ask).await,
-            named => each!(named, lock => of(lock, ask).await, else |_| Ok(None)),
-        }
-    }
-
-    pub async fn run(
-        &self,
-        wait: u64,
-        work: impl Future<Output = ()> + Send,
-    ) -> Result<bool, Error> {
-        let wait = Duration::from_millis(wait);
-        let work = async {
-            work.await;
-            Ok::<_, Error>(())
-        };
-        let ran = match self {
-            Self::Multi(lock) => lock.try_run_for(wait, work).await?,
-            Self::Red(lock) => lock.try_run_for(wait, work).await?,
-            named => each!(named, lock => lock.try_run_for(wait, work).await?, else |_| None),
-        };
-        Ok(ran.is_some())
-    }
-
+/// A lock with one name.
+pub trait Named: Lock {
     /// Asks all that can be asked without changing anything.
-    pub async fn look(&self) -> Result<(), Error> {
-        async fn of(lock: &impl NamedLock) -> Result<(), Error> {
-            lock.is_locked().await?;
-            lock.is_held().await?;
-            lock.hold_count().await?;
-            lock.remaining_lease().await?;
-            lock.holder().await.map(drop)
+    fn look(&self) -> Boxed<'_, Result<(), Error>>;
+
+    fn force(&self) -> Boxed<'_, Result<bool, Error>>;
+
+    fn adopt(&self) -> Boxed<'_, Result<Option<Guard>, Error>>;
+}
+
+impl<L: NamedLock> Named for L
+where
+    Guard: From<L::Guard>,
+{
+    fn look(&self) -> Boxed<'_, Result<(), Error>> {
+        Box::pin(async {
+            self.is_locked().await?;
+            self.is_held().await?;
+            self.hold_count().await?;
+            self.remaining_lease().await?;
+            self.holder().await.map(drop)
+        })
+    }
+
+    fn force(&self) -> Boxed<'_, Result<bool, Error>> {
+        Box::pin(self.force_unlock())
+    }
+
+    fn adopt(&self) -> Boxed<'_, Result<Option<Guard>, Error>> {
+        Box::pin(async { Ok(NamedLock::adopt(self).await?.map(Guard::from)) })
+    }
+}
+
+/// Returns the lock that a section asks for.
+pub fn lock(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Box<dyn Lock> {
+    let at = section.names[0];
+    if section.names.len() > 1 {
+        let members = section.names.iter().map(|at| {
+            let shared = &plan.names[*at];
+            let (client, name) = (&clients[shared.server], &shared.name);
+            match shared.kind {
+                Kind::Fenced => Member::from(with(client.fenced_lock(name), section, owner)),
+                Kind::Fair => Member::from(with(client.fair_lock(name), section, owner)),
+                _ => Member::from(with(client.lock(name), section, owner)),
+            }
+        });
+        return Box::new(MultiLock::new(members).owned_by(owner));
+    }
+    if plan.names[at].kind == Kind::Red {
+        let members = clients
+            .iter()
+            .map(|client| with(client.lock(&plan.names[at].name), section, owner));
+        let longest = Duration::from_millis(LONGEST_LEASE);
+        return Box::new(RedLock::new(members).max_lease(longest).owned_by(owner));
+    }
+    named(plan, clients, section, owner)
+}
+
+/// Returns the lock with the name that a section asks for.
+pub fn named(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Box<dyn Named> {
+    let shared = &plan.names[section.names[0]];
+    let (client, name) = (&clients[shared.server], &shared.name);
+    match (shared.kind, section.reads) {
+        (Kind::Fair, _) => Box::new(with(client.fair_lock(name), section, owner)),
+        (Kind::Fenced, _) => Box::new(with(client.fenced_lock(name), section, owner)),
+        (Kind::Plain, _) => Box::new(with(client.plain_lock(name), section, owner)),
+        (Kind::Spin, _) => Box::new(with(client.spin_lock(name), section, owner)),
+        (Kind::ReadWrite, true) => {
+            Box::new(with(client.read_write_lock(name).reader(), section, owner))
         }
-        each!(self, lock => of(lock).await, else |_| Ok(()))
+        (Kind::ReadWrite, false) => {
+            Box::new(with(client.read_write_lock(name).writer(), section, owner))
+        }
+        _ => Box::new(with(client.lock(name), section, owner)),
     }
+}
 
-    pub async fn force(&self) -> Result<bool, Error> {
-        each!(self, lock => lock.force_unlock().await, else |_| Ok(false))
-    }
-
-    pub async fn adopt(&self) -> Result<Option<Guard>, Error> {
-        each!(self, lock => Ok(lock.adopt().await?.map(Guard::from)), else |_| Ok(None))
+fn with<L: NamedLock>(lock: L, section: &Section, owner: &Owner) -> L {
+    let lock = lock.owned_by(owner);
+    match section.lease {
+        Some(lease) => lock.lease(Duration::from_millis(lease)),
+        None => lock,
     }
 }
 

@@ -54,6 +54,8 @@ struct Pipe {
     /// Whoever reads it has gone.
     is_left: bool,
     reader: Option<Waker>,
+    /// Up to when what was on its way has arrived.
+    arrived: u64,
 }
 
 struct Connection {
@@ -117,19 +119,28 @@ impl Network {
         drop(before);
     }
 
-    /// Wakes those for whom something has arrived. Returns the servers among them.
-    pub fn deliver(&self) -> Vec<usize> {
+    /// Returns when the first of what has arrived by now did.
+    pub fn next(&self) -> Option<u64> {
+        let state = self.lock();
+        let Reverse((due, ..)) = state.due.peek()?;
+        (*due <= now()).then_some(*due)
+    }
+
+    /// Wakes those for whom something has arrived by this time. Returns the servers among them.
+    pub fn deliver(&self, time: u64) -> Vec<usize> {
         let mut woken = Vec::new();
         let mut state = self.lock();
-        while let Some(&Reverse((time, _, id, direction))) = state.due.peek() {
-            if time > now() {
+        while let Some(&Reverse((due, _, id, direction))) = state.due.peek() {
+            if due > time {
                 break;
             }
             state.due.pop();
             let Some(connection) = state.connections.get_mut(&id) else {
                 continue;
             };
-            woken.extend(connection.pipes[direction].reader.take());
+            let pipe = &mut connection.pipes[direction];
+            pipe.arrived = time;
+            woken.extend(pipe.reader.take());
             if direction == UP {
                 let server = connection.link.1;
                 state.busy.push(server);
@@ -221,9 +232,10 @@ impl Network {
                     !chunk.is_empty()
                 });
                 let last = pipe.queue.back().map_or_else(now, |(due, _)| *due);
-                pipe.ends = Some(last.max(now()));
+                let ends = last.max(now());
+                pipe.ends = Some(ends);
                 pipe.is_dead = false;
-                state.due.push(Reverse((last, 0, *id, direction)));
+                state.due.push(Reverse((ends, 0, *id, direction)));
             }
         }
     }
@@ -279,7 +291,7 @@ impl End {
         let pipe = &mut connection.pipes[self.reads];
         let mut has_read = false;
         while let Some((due, chunk)) = pipe.queue.front_mut() {
-            if *due > now() || buffer.remaining() == 0 {
+            if *due > pipe.arrived || buffer.remaining() == 0 {
                 break;
             }
             let count = chunk.len().min(buffer.remaining());
@@ -290,7 +302,7 @@ impl End {
                 false => drop(chunk.drain(..count)),
             }
         }
-        let has_ended = pipe.queue.is_empty() && pipe.ends.is_some_and(|ends| ends <= now());
+        let has_ended = pipe.queue.is_empty() && pipe.ends.is_some_and(|ends| ends <= pipe.arrived);
         if has_read || has_ended {
             return (true, None);
         }

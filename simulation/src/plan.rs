@@ -1,5 +1,7 @@
 //! What a seed chooses: servers, names, processes with their tasks and what those do, and the weather.
 
+use std::fmt;
+
 use fastrand::Rng;
 
 use crate::chance::mixed;
@@ -140,6 +142,8 @@ pub struct Plan {
     /// How many millionths faster each server's clock is.
     pub clocks: Vec<i64>,
     pub delay: Delay,
+    /// By how much the ways of some links are longer, at most.
+    pub spread: u64,
     pub names: Vec<Shared>,
     pub processes: Vec<Process>,
     pub events: Vec<Event>,
@@ -150,6 +154,40 @@ pub struct Plan {
     pub poll_cap: u64,
     pub max_hold: u64,
     pub handoffs: u32,
+}
+
+/// What is left out of a plan.
+#[derive(Clone, Copy, Debug)]
+pub enum Cut {
+    Event(usize),
+    /// All that a process does.
+    Process(usize),
+    /// Steps of a task of a process, from one to before another.
+    Steps(usize, usize, usize, usize),
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(event) => write!(f, "event.{event}"),
+            Self::Process(process) => write!(f, "process.{process}"),
+            Self::Steps(process, task, from, to) => write!(f, "steps.{process}.{task}.{from}.{to}"),
+        }
+    }
+}
+
+impl Cut {
+    /// Reads what the display of a cut shows.
+    pub fn read(text: &str) -> Option<Self> {
+        let (kind, numbers) = text.split_once('.')?;
+        let numbers: Option<Vec<_>> = numbers.split('.').map(|one| one.parse().ok()).collect();
+        match (kind, &numbers?[..]) {
+            ("event", &[event]) => Some(Self::Event(event)),
+            ("process", &[process]) => Some(Self::Process(process)),
+            ("steps", &[process, task, from, to]) => Some(Self::Steps(process, task, from, to)),
+            _ => None,
+        }
+    }
 }
 
 /// The longest lease that is asked for.
@@ -193,11 +231,11 @@ impl Plan {
         let names = names(chance, servers);
         let length = chance.u64(4_000..16_000);
         let count = chance.usize(2..=6);
-        let tasks = chance.usize(1..=8);
+        let tasks = chance.usize(2..=8);
         let mut processes = Vec::new();
         for _ in 0..count {
             let steps = |_| {
-                let count = chance.usize(20..80);
+                let count = chance.usize(40..160);
                 (0..count).map(|_| step(chance, &names, is_calm)).collect()
             };
             let tasks = (0..tasks).map(steps).collect();
@@ -211,6 +249,7 @@ impl Plan {
             servers,
             clocks: (0..servers).map(|_| chance.i64(-8_000..=8_000)).collect(),
             delay: Delay { least, jitter },
+            spread: pick(chance, &[0, 0, 0, 20]),
             names,
             processes,
             events,
@@ -221,6 +260,57 @@ impl Plan {
             max_hold: 5_000,
             handoffs: pick(chance, &[0, 2, 16]),
         }
+    }
+
+    /// Returns what a person wants to know first.
+    pub fn described(&self) -> String {
+        let Delay { least, jitter } = self.delay;
+        let tasks: Vec<_> = self.processes.iter().map(|one| one.tasks.len()).collect();
+        format!(
+            "seed {}, weather {}: {} servers, whose clocks are faster by {:?} millionths; {least} to {} ms each way, some links up to {} more; \
+             processes with {tasks:?} tasks; watchdog lease {} ms, command timeout {} ms, poll cap {} ms, handoffs {}",
+            self.seed,
+            self.weather,
+            self.servers,
+            self.clocks,
+            least + jitter,
+            self.spread,
+            self.watchdog,
+            self.command_timeout,
+            self.poll_cap,
+            self.handoffs,
+        )
+    }
+
+    /// Returns the plan without some of it. The numbers of what is left out are those of the whole plan.
+    #[must_use]
+    pub fn without(mut self, cuts: &[Cut]) -> Self {
+        let is_cut = |process, task, step| {
+            cuts.iter().any(|cut| match *cut {
+                Cut::Event(_) => false,
+                Cut::Process(one) => one == process,
+                Cut::Steps(one, other, from, to) => {
+                    (one, other) == (process, task) && (from..to).contains(&step)
+                }
+            })
+        };
+        for (process, plan) in self.processes.iter_mut().enumerate() {
+            for (task, steps) in plan.tasks.iter_mut().enumerate() {
+                let mut step = 0;
+                steps.retain(|_| {
+                    step += 1;
+                    !is_cut(process, task, step - 1)
+                });
+            }
+        }
+        let mut event = 0;
+        self.events.retain(|_| {
+            event += 1;
+            !cuts
+                .iter()
+                .any(|cut| matches!(cut, Cut::Event(one) if *one == event - 1))
+        });
+        self
     }
 }
 
@@ -266,7 +356,7 @@ fn names(chance: &mut Rng, servers: usize) -> Vec<Shared> {
 }
 
 fn step(chance: &mut Rng, names: &[Shared], is_calm: bool) -> Step {
-    let pause = pick(chance, &[0, 0, 1, 5, 20, 100]);
+    let pause = pick(chance, &[0, 0, 0, 1, 5, 20]);
     let at = chance.usize(..names.len());
     let act = match names[at].kind {
         Kind::Latch => match odds(chance, 70) {
@@ -325,7 +415,10 @@ fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
             1
         },
         permits: chance.u32(1..=names[at].total),
-        work: pick(chance, &[0, 0, 1, 3, 10, 40, 150, 1_000]),
+        work: match odds(chance, 4) {
+            true => 1_000,
+            false => pick(chance, &[0, 0, 0, 1, 3, 10, 40, 150]),
+        },
         extend: odds(chance, 10).then(|| pick(chance, &[300, 2_000])),
         verifies: odds(chance, 10),
         ending: match chance.u32(..100) {

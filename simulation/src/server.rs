@@ -22,6 +22,7 @@ pub struct Server {
     number: usize,
     network: Network,
     earlier: Option<MemoryServer>,
+    hangs: bool,
 }
 
 impl Server {
@@ -34,6 +35,7 @@ impl Server {
             number,
             network: network.clone(),
             earlier: None,
+            hangs: false,
         };
         server.open();
         server
@@ -66,6 +68,7 @@ impl Server {
     pub fn restart(&mut self, knows: Memory) {
         let memory = &self.memory;
         let earlier = self.earlier.take();
+        self.hangs = false;
         self.machine.block_on(async {
             match (knows, earlier) {
                 (Memory::All, _) => memory.restart_with(&memory.with_same_data()),
@@ -76,11 +79,13 @@ impl Server {
         self.open();
     }
 
-    pub fn hang(&self) {
+    pub fn hang(&mut self) {
+        self.hangs = true;
         self.memory.stop_answering();
     }
 
-    pub fn go_on(&self) {
+    pub fn go_on(&mut self) {
+        self.hangs = false;
         self.machine.block_on(async { self.memory.resume() });
     }
 
@@ -88,8 +93,12 @@ impl Server {
         self.memory.refuse(text);
     }
 
-    /// Carries out a command at once. Returns the words of the answer, however they are nested.
+    /// Carries out a command at once. Returns the words of the answer, however they are nested; none from a server that
+    /// hangs.
     pub fn ask(&self, words: &[&str]) -> Vec<String> {
+        if self.hangs {
+            return Vec::new();
+        }
         self.machine.jump();
         let mut request = format!("*{}\r\n", words.len());
         for word in words {

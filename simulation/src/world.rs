@@ -11,7 +11,7 @@ use redlatch::MemoryServer;
 use crate::chance::{BEGIN, mixed};
 use crate::judge::{Figures, judge, tell};
 use crate::machine::{Machine, now, set_now};
-use crate::network::Network;
+use crate::network::{Delay, Network};
 use crate::plan::{Event, Fault, Plan};
 use crate::program::{self, Process};
 use crate::server::{Memory, Server};
@@ -23,8 +23,9 @@ const PATIENCE: u64 = 60_000;
 /// Longer than anything lasts on a server: request marks stand for two minutes.
 const QUIET: u64 = 150_000;
 
-/// How many milliseconds processes run at a time while nothing is on its way.
+/// How many milliseconds processes run at a time where nothing has arrived for so long.
 const QUIET_SPAN: u64 = 5;
+const QUIET_AFTER: u64 = 20;
 
 thread_local! {
     static IS_OVER: Cell<bool> = const { Cell::new(false) };
@@ -56,6 +57,8 @@ struct World {
     chance: Rng,
     /// What ends later.
     later: Vec<(u64, Fault)>,
+    /// When something arrived last.
+    quiet_since: u64,
 }
 
 /// What came of a run.
@@ -76,7 +79,12 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     for process in 0..plan.processes.len() {
         for server in 0..plan.servers {
             let seed = mixed(plan.seed ^ ((process * 16 + server) as u64) << 32);
-            network.add_link(process, server, plan.delay, seed);
+            let least = plan.delay.least + mixed(seed) % (plan.spread + 1);
+            let delay = Delay {
+                least,
+                ..plan.delay
+            };
+            network.add_link(process, server, delay, seed);
         }
     }
     set_now(AGE);
@@ -88,6 +96,7 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
         servers,
         processes: Vec::new(),
         later: Vec::new(),
+        quiet_since: AGE,
     };
     world.live();
     judge(|judge| Outcome {
@@ -156,19 +165,20 @@ impl World {
 
     /// Lets a millisecond pass.
     fn tick(&mut self) {
-        // What a server answers without delay has arrived by the time that the processes run.
-        for server in self.network.deliver() {
-            let machine = &self.servers[server].machine;
-            machine.jump();
-            machine.run(1);
+        // What processes have sent while they ran for longer than a millisecond arrives in its order.
+        while let Some(due) = self.network.next() {
+            let servers = self.network.deliver(due);
+            // What a server answers without delay has arrived by the time that the processes run.
+            for server in servers {
+                let machine = &self.servers[server].machine;
+                machine.jump();
+                machine.run(1);
+            }
+            self.quiet_since = now();
         }
-        self.network.deliver();
-        // Where nothing is on its way, nobody depends on the others for a while.
-        let span = if self.network.is_quiet() {
-            QUIET_SPAN
-        } else {
-            1
-        };
+        // Where nothing has been on its way for long, nobody depends on the others for a while.
+        let is_quiet = self.network.is_quiet() && now() > self.quiet_since + QUIET_AFTER;
+        let span = if is_quiet { QUIET_SPAN } else { 1 };
         let count = self.processes.len();
         let first = self.chance.usize(..count);
         for at in 0..count {
