@@ -6,7 +6,7 @@ mod in_memory;
 use std::time::Duration;
 
 #[cfg(feature = "memory")]
-pub(crate) use in_memory::{follow_tokio, unix_time};
+pub(crate) use in_memory::{begin_at, follow_tokio, unix_time};
 
 /// Whether leases are measured by tokio's clock, which may be paused.
 pub(crate) fn is_tokios() -> bool {

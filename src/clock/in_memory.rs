@@ -26,6 +26,15 @@ pub(crate) fn follow_tokio() {
     ORIGIN.get_or_init(Origin::here);
 }
 
+/// Has this process begin at this time since 1970, by tokio's clock, if no clock was asked before.
+pub(crate) fn begin_at(unix: Duration) {
+    ORIGIN.get_or_init(|| Origin {
+        tokio: Instant::from_std(std::time::Instant::now()),
+        boot: BootInstant(0).plus(unix),
+        unix,
+    });
+}
+
 /// Returns the time since 1970, by the same clock.
 pub(crate) fn unix_time() -> Duration {
     let origin = ORIGIN.get_or_init(Origin::here);

@@ -19,6 +19,8 @@ pub(super) struct Data {
     pub(super) life: Life,
     /// The time at which the present command or script began, since 1970.
     pub(super) now: Duration,
+    /// What everything but the connections themselves is refused with.
+    pub(super) refusal: Option<Refusal>,
     /// Tasks that have something to read, to be woken once nothing is locked any more.
     pub(super) woken: Vec<Waker>,
 }
@@ -30,6 +32,7 @@ impl Data {
             connections: BTreeMap::new(),
             life: Life::begin(),
             now: unix_time(),
+            refusal: None,
             woken: Vec::new(),
         }
     }
@@ -40,6 +43,11 @@ impl Data {
             now: self.now.as_millis() as u64,
             database: self.databases.entry(database).or_default(),
         }
+    }
+
+    /// Fails while the server refuses.
+    pub(super) fn refused(&self) -> Result<(), Refusal> {
+        self.refusal.clone().map_or(Ok(()), Err)
     }
 
     /// Sends a reply or a message to a connection, if it is still there.

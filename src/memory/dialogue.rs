@@ -77,7 +77,10 @@ impl Dialogue<'_> {
                 Ok(Reply::bulks([b"pong".to_vec(), text]))
             }
             "PING" => Ok(table::ping(args)),
-            "EVAL" | "EVALSHA" => self.eval(name, args),
+            "EVAL" | "EVALSHA" => {
+                self.data.refused()?;
+                self.eval(name, args)
+            }
             "SCRIPT" => self.script(args),
             "WATCH" => self.watch(args),
             "UNWATCH" => {
@@ -97,6 +100,7 @@ impl Dialogue<'_> {
             }
             "EXEC" => self.exec(),
             _ => {
+                self.data.refused()?;
                 let database = self.here()?.database;
                 table::run(self.data, database, words)
             }

@@ -22,6 +22,7 @@ mod lists;
 mod pipe;
 mod reply;
 mod scripts;
+mod simulated;
 mod sorted_sets;
 mod state;
 mod table;

@@ -1,0 +1,295 @@
+//! The judge: is told when each call and each hold begins and ends, and says what should not have been.
+//!
+//! All of it is in the order in which it happened, since one thread runs the world.
+
+mod calls;
+mod holds;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use redlatch::Owner;
+
+use crate::locks::Guard;
+use crate::machine::now;
+use crate::plan::{Kind, LONGEST_LEASE, Plan};
+
+/// What somebody believes to have.
+enum Belief {
+    Lock(Arc<Guard>),
+    /// Permits, until this time.
+    Permits(u32, u64),
+    /// A future that runs under a lock, and is dropped when that is lost.
+    Body,
+}
+
+struct Hold {
+    process: usize,
+    owner: Owner,
+    name: usize,
+    reads: bool,
+    /// When it was asked for.
+    since: u64,
+    belief: Belief,
+    /// Another owner was granted the lock meanwhile.
+    is_overtaken: bool,
+}
+
+struct Call {
+    process: usize,
+    task: usize,
+    began: u64,
+    what: String,
+    /// How long it may take, if that has a limit.
+    limit: Option<u64>,
+    /// The names that it waits for.
+    waits: Vec<usize>,
+    /// How long its process was paused, and it was not polled, since it began.
+    absent: u64,
+}
+
+/// What is known of a name.
+#[derive(Default)]
+struct Name {
+    token: u64,
+    token_owner: Option<Owner>,
+    /// Owners that may have levels for which there is no guard, with that token.
+    left: Vec<Owner>,
+    /// Since when nobody has it, as far as is known.
+    free: u64,
+    /// Until when somebody may have it of whom nothing is known: a call that was dropped, a process that was killed.
+    haunted: u64,
+    /// When a call released it by force, or took it over.
+    forced: Option<u64>,
+    /// Permits that nobody gives back.
+    leaked: u32,
+    counted_down: u32,
+    /// Whether a latch was closed.
+    is_set: bool,
+}
+
+/// What a hold was when its guard began to be given back.
+pub struct Parted {
+    name: usize,
+    since: u64,
+    deadline: u64,
+    is_overtaken: bool,
+}
+
+#[derive(Default)]
+pub struct Figures {
+    pub calls: u64,
+    pub grants: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+    pub violations: Vec<String>,
+    pub permitted: u64,
+}
+
+#[derive(Default)]
+pub struct Judge {
+    plan: Option<Plan>,
+    begun: u64,
+    tells: bool,
+    hash: u64,
+    last: u64,
+    holds: BTreeMap<u64, Hold>,
+    calls: BTreeMap<u64, Call>,
+    /// When each task began its last call.
+    began: BTreeMap<(usize, usize), u64>,
+    names: Vec<Name>,
+    /// When each server last lost data.
+    lost: Vec<Option<u64>>,
+    /// When the last fault ends that has begun.
+    disturbed: Option<u64>,
+    paused: BTreeMap<usize, u64>,
+    /// Levels that were left to their owners: the name, the owner, and the process.
+    detached: Vec<(usize, Owner, usize)>,
+    pub figures: Figures,
+}
+
+thread_local! {
+    static JUDGE: RefCell<Judge> = RefCell::default();
+}
+
+/// Does something with the judge of this world.
+pub fn judge<T>(act: impl FnOnce(&mut Judge) -> T) -> T {
+    JUDGE.with_borrow_mut(act)
+}
+
+/// Tells what happens.
+macro_rules! tell {
+    ($($part:tt)*) => {
+        $crate::judge::judge(|judge| judge.tell(format_args!($($part)*)))
+    };
+}
+pub(crate) use tell;
+
+impl Judge {
+    pub fn begin(&mut self, plan: &Plan, tells: bool) {
+        *self = Self {
+            tells,
+            begun: now(),
+            hash: 0xcbf2_9ce4_8422_2325,
+            names: plan.names.iter().map(|_| Name::default()).collect(),
+            lost: vec![None; plan.servers],
+            plan: Some(plan.clone()),
+            ..Self::default()
+        };
+    }
+
+    fn plan(&self) -> &Plan {
+        self.plan.as_ref().expect("a plan")
+    }
+
+    /// Returns a number that stands for everything that was told.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn tell(&mut self, what: std::fmt::Arguments<'_>) {
+        let mut line = String::new();
+        let time = now();
+        write!(line, "{:>4}.{:03} {what}", time / 1000, time % 1000).expect("a text");
+        for byte in line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.tells {
+            println!("{line}");
+        }
+    }
+
+    fn violation(&mut self, what: String) {
+        self.tell(format_args!("VIOLATION {what}"));
+        self.figures.violations.push(what);
+    }
+
+    fn id(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    // The world.
+
+    pub fn fault(&mut self, kind: &'static str, span: u64) {
+        *self.figures.faults.entry(kind).or_default() += 1;
+        self.disturbed = self.disturbed.max(Some(now() + span));
+    }
+
+    pub fn server_forgot(&mut self, server: usize) {
+        self.lost[server] = Some(now());
+    }
+
+    pub fn paused(&mut self, process: usize) {
+        self.paused.insert(process, now());
+    }
+
+    pub fn resumed(&mut self, process: usize) {
+        let since = self.paused.remove(&process).unwrap_or_else(now);
+        let calls = self.calls.values_mut();
+        for call in calls.filter(|call| call.process == process) {
+            call.absent += now() - since.max(call.began);
+        }
+    }
+
+    /// A process is gone with all that it had.
+    pub fn killed(&mut self, process: usize) {
+        self.paused.remove(&process);
+        let calls = std::mem::take(&mut self.calls);
+        for (id, call) in calls {
+            match call.process == process {
+                true => call.waits.iter().for_each(|name| self.haunt(*name)),
+                false => drop(self.calls.insert(id, call)),
+            }
+        }
+        let holds = std::mem::take(&mut self.holds);
+        for (id, hold) in holds {
+            match hold.process == process {
+                true => {
+                    self.haunt(hold.name);
+                    // As the process is: nothing of it runs any more.
+                    std::mem::forget(hold);
+                }
+                false => drop(self.holds.insert(id, hold)),
+            }
+        }
+    }
+
+    /// Somebody may have a name for one longest lease, and gives back no permits.
+    pub fn haunt(&mut self, name: usize) {
+        let plan = self.plan();
+        let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
+        let leaked = plan.names[name].total;
+        self.names[name].haunted = now() + longest;
+        self.names[name].leaked += leaked;
+    }
+
+    /// What a call had, or may have got, is being given back: at once where nothing is wrong.
+    pub fn owed(&mut self, name: usize) {
+        let plan = self.plan();
+        // A grant for a named owner that nobody was handed lasts for its lease.
+        let is_kept = plan.names[name].kind == Kind::Plain;
+        let span = match plan.weather == "calm" && !is_kept {
+            true => plan.command_timeout,
+            false => LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout,
+        };
+        let haunted = &mut self.names[name].haunted;
+        *haunted = (*haunted).max(now() + span);
+    }
+
+    /// As [`Self::haunt`], while the watchdog goes on for as long as it may.
+    pub fn forgotten(&mut self, name: usize, owner: &Owner) {
+        self.haunt(name);
+        self.names[name].left.push(owner.clone());
+        let longest = self.plan().max_hold;
+        self.names[name].haunted += longest;
+    }
+
+    pub fn detached(&mut self, name: usize, owner: Owner, process: usize) {
+        self.haunt(name);
+        self.names[name].left.push(owner.clone());
+        self.detached.push((name, owner, process));
+    }
+
+    /// Returns a level that this process may adopt.
+    pub fn adoptable(&mut self, process: usize) -> Option<(usize, Owner)> {
+        let is_meant =
+            |(_, owner, from): &(usize, Owner, usize)| *from == process || is_named(owner);
+        let at = self.detached.iter().position(is_meant)?;
+        let (name, owner, _) = self.detached.remove(at);
+        Some((name, owner))
+    }
+
+    pub fn forced(&mut self, name: usize) {
+        self.names[name].forced = Some(now());
+    }
+
+    pub fn counted_down(&mut self, name: usize) {
+        self.names[name].counted_down += 1;
+    }
+
+    pub fn set(&mut self, name: usize) {
+        self.names[name].is_set = true;
+    }
+
+    pub fn is_set(&self, name: usize) -> bool {
+        self.names[name].is_set
+    }
+
+    /// A call saw that a latch is open.
+    pub fn open(&mut self, name: usize) {
+        let total = self.plan().names[name].total;
+        if self.names[name].counted_down < total && self.excuse(name, 0).is_none() {
+            self.violation(format!(
+                "{} is open too early",
+                self.plan().names[name].name
+            ));
+        }
+    }
+}
+
+/// Whether the owner is the same in all processes.
+fn is_named(owner: &Owner) -> bool {
+    *owner == Owner::named(owner.to_string())
+}

@@ -1,0 +1,176 @@
+//! What is judged when a call returns, and when none will return any more.
+
+use redlatch::{Error, ErrorKind};
+
+use super::{Call, Judge};
+use crate::machine::now;
+use crate::plan::Kind;
+
+/// What a call may take longer than its limit and the time of a command: turns of tasks, and timers of whole
+/// milliseconds.
+const SLACK: u64 = 50;
+
+/// Keys that have no end: the last fencing token, since when a server of a RedLock has forgotten nothing, and the ends
+/// of permits.
+const UNENDING: [&str; 3] = ["lock_token:", "redlock_mark", ":timeout"];
+
+impl Judge {
+    pub fn call(
+        &mut self,
+        (process, task): (usize, usize),
+        what: String,
+        limit: Option<u64>,
+        waits: &[usize],
+    ) -> u64 {
+        self.figures.calls += 1;
+        let id = self.id();
+        self.tell(format_args!("p{process}.{task} {what}"));
+        self.began.insert((process, task), now());
+        self.calls.insert(
+            id,
+            Call {
+                process,
+                task,
+                began: now(),
+                what,
+                limit,
+                waits: waits.to_vec(),
+                absent: 0,
+            },
+        );
+        id
+    }
+
+    /// A call was not polled for so long.
+    pub fn unpolled(&mut self, call: u64, span: u64) {
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.absent += span;
+        }
+    }
+
+    pub fn returned(&mut self, call: u64, outcome: &str, error: Option<&Error>) {
+        let Some(call) = self.calls.remove(&call) else {
+            return;
+        };
+        self.tell(format_args!(
+            "p{}.{} .. {}: {outcome}",
+            call.process, call.task, call.what
+        ));
+        self.check_span(&call, outcome);
+        // Clients connect within the first second.
+        let plan = self.plan();
+        // Where all is near enough for the shortest lease.
+        let in_calm = plan.weather == "calm" && plan.spread == 0 && call.began > self.begun + 1_000;
+        if let Some(error) = error
+            && in_calm
+            && !matches!(
+                error.kind(),
+                ErrorKind::LeaseLost | ErrorKind::Refused | ErrorKind::Busy | ErrorKind::NotHeld
+            )
+        {
+            let what = format!("error in calm weather: {}: {error}", call.what);
+            self.violation(what);
+        }
+        if outcome == "dropped" || error.is_some() {
+            call.waits.iter().for_each(|name| self.owed(*name));
+        }
+    }
+
+    fn check_span(&mut self, call: &Call, outcome: &str) {
+        let took = (now() - call.began).saturating_sub(call.absent);
+        let (process, task, what) = (call.process, call.task, &call.what);
+        if let Some(limit) = call.limit
+            && took > limit + SLACK
+        {
+            let text = format!("p{process}.{task} {what} took {took} ms of {limit}: {outcome}");
+            self.violation(text);
+        }
+        let plan = self.plan();
+        let calm = if self.disturbed.is_none() {
+            2_500
+        } else {
+            plan.poll_cap + 9_000
+        };
+        let quiet = self.disturbed.unwrap_or(0).max(call.began + call.absent);
+        let is_lock = |name: &usize| {
+            !matches!(
+                plan.names[*name].kind,
+                Kind::Counted | Kind::Expirable | Kind::Latch
+            )
+        };
+        if let [name] = call.waits[..]
+            && is_lock(&name)
+            && !self.holds.values().any(|hold| hold.name == name)
+        {
+            let known = &self.names[name];
+            let free = known.free.max(known.haunted).max(quiet);
+            if now().saturating_sub(free) > calm {
+                let text =
+                    format!("p{process}.{task} {what} waited though it was free from {free} on");
+                self.violation(text);
+            }
+        }
+    }
+
+    /// Judges what is left when nothing has happened for long.
+    pub fn end(&mut self, server: usize, keys: &[(String, i64, String)], channels: &[String]) {
+        for (key, ttl, value) in keys {
+            let shared = self.plan().names.iter().position(|shared| {
+                shared.name == *key
+                    && matches!(shared.kind, Kind::Counted | Kind::Expirable | Kind::Latch)
+            });
+            if let Some(name) = shared {
+                let (total, kind) = (self.plan().names[name].total, self.plan().names[name].kind);
+                let count: u32 = value.parse().unwrap_or_default();
+                let leaked = if kind == Kind::Expirable {
+                    0
+                } else {
+                    self.names[name].leaked
+                };
+                if kind == Kind::Counted
+                    && self.excuse(name, 0).is_none()
+                    && (count > total || count + leaked < total)
+                {
+                    self.violation(format!("{key}: {count} of {total} permits at the end"));
+                }
+            } else if *ttl < 0 && !UNENDING.iter().any(|part| key.contains(part)) {
+                self.violation(format!("{key} on server {server} never ends"));
+            }
+        }
+        for channel in channels {
+            self.violation(format!(
+                "somebody listens to {channel} on server {server} at the end"
+            ));
+        }
+    }
+
+    /// Judges the calls that have not ended.
+    pub fn end_calls(&mut self) {
+        for (_, call) in std::mem::take(&mut self.calls) {
+            let Call {
+                process,
+                task,
+                ref what,
+                began,
+                ..
+            } = call;
+            self.check_span(&call, "no end");
+            if !call.waits.iter().any(|name| {
+                matches!(
+                    self.plan().names[*name].kind,
+                    Kind::Counted | Kind::Expirable
+                )
+            }) {
+                self.violation(format!(
+                    "p{process}.{task} {what} never ends, since {began}"
+                ));
+            }
+        }
+    }
+
+    pub fn tasks_left(&mut self, process: usize, tasks: usize) {
+        if tasks > 0 {
+            self.violation(format!("{tasks} tasks of p{process} go on after its end"));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What is judged when a hold begins and when it ends.
+
+use std::sync::Arc;
+
+use redlatch::{Error, ErrorKind, LossReason, Owner};
+
+use super::{Belief, Hold, Judge, Parted, is_named};
+use crate::locks::Guard;
+use crate::machine::now;
+use crate::plan::Kind;
+
+/// For how long a record may be passed on within a process before that finds out that it was gone.
+const PASSED_ON: u64 = 2_000;
+
+impl Judge {
+    /// Returns why a hold of this name from this time on may have ended without a word of its holder.
+    pub(super) fn excuse(&self, name: usize, since: u64) -> Option<&'static str> {
+        let plan = self.plan();
+        let shared = &plan.names[name];
+        let is_after = |time: Option<u64>| time.is_some_and(|time| time + PASSED_ON >= since);
+        if is_after(self.names[name].forced) {
+            return Some("released by force");
+        }
+        let has_lost = shared.kind != Kind::Red && is_after(self.lost[shared.server]);
+        has_lost.then_some("the server forgot it")
+    }
+
+    /// A lock was granted. Returns the number of the hold.
+    pub fn granted(
+        &mut self,
+        (process, task): (usize, usize),
+        name: usize,
+        reads: bool,
+        owner: &Owner,
+        guard: Option<&Arc<Guard>>,
+    ) -> u64 {
+        self.figures.grants += 1;
+        let shown = self.plan().names[name].name.clone();
+        let remaining = guard.map(|guard| guard.remaining());
+        let token = guard.and_then(|guard| guard.token());
+        self.tell(format_args!(
+            "p{process}.{task} has {shown} for {remaining:?} ms, token {token:?}"
+        ));
+        if remaining == Some(0) {
+            self.granted_late(process, task, name);
+        }
+        let mut is_nested = false;
+        let mut wrong = Vec::new();
+        for hold in self.holds.values_mut().filter(|hold| hold.name == name) {
+            let left = match &hold.belief {
+                Belief::Lock(other) if !other.is_lost() => Some(other.remaining()),
+                // Whoever is paused drops nothing.
+                Belief::Body if !self.paused.contains_key(&hold.process) => Some(0),
+                _ => None,
+            };
+            if hold.owner == *owner {
+                is_nested |= left.is_some();
+                continue;
+            }
+            if hold.reads && reads {
+                continue;
+            }
+            hold.is_overtaken = true;
+            if let Some(left) = left {
+                wrong.push((hold.process, hold.since, left));
+            }
+        }
+        for (other, since, left) in wrong {
+            match self.excuse(name, since) {
+                Some(_) => self.figures.permitted += 1,
+                None => self.violation(format!(
+                    "p{process}.{task} got {shown} while p{other} has it since {since} for {left} ms more"
+                )),
+            }
+        }
+        if let Some(token) = token {
+            let last = self.names[name].token;
+            let known = &self.names[name];
+            let since = self
+                .began
+                .get(&(process, task))
+                .copied()
+                .unwrap_or_else(now);
+            // One that asked before the last level was given back may have joined it.
+            let has_joined = known.token_owner.as_ref() == Some(owner) && since <= known.free;
+            let is_nested = is_nested || has_joined || known.left.contains(owner);
+            // A server that restarts with earlier data has holds again that named owners join.
+            let may_return = is_named(owner) && self.excuse(name, 0).is_some();
+            if !may_return && (token < last || token == last && !is_nested) {
+                self.violation(format!("{shown}: token {token} after {last}"));
+            }
+            self.names[name].token = token.max(last);
+            self.names[name].token_owner = Some(owner.clone());
+        }
+        let since = self
+            .began
+            .get(&(process, task))
+            .copied()
+            .unwrap_or_else(now);
+        let id = self.id();
+        self.holds.insert(
+            id,
+            Hold {
+                process,
+                owner: owner.clone(),
+                name,
+                reads,
+                since,
+                belief: guard.map_or(Belief::Body, |guard| Belief::Lock(guard.clone())),
+                is_overtaken: false,
+            },
+        );
+        id
+    }
+
+    fn granted_late(&mut self, process: usize, task: usize, name: usize) {
+        let shared = &self.plan().names[name];
+        // A member of a RedLock may be counted though its server denied it before the majority answered.
+        if shared.kind != Kind::Red {
+            self.violation(format!(
+                "p{process}.{task} got {} with nothing left",
+                shared.name
+            ));
+        }
+    }
+
+    /// Permits were granted, until a time at least. Returns the number of the hold.
+    pub fn permitted(
+        &mut self,
+        (process, task): (usize, usize),
+        name: usize,
+        permits: u32,
+        owner: &Owner,
+        until: u64,
+    ) -> u64 {
+        self.figures.grants += 1;
+        let (shown, total) = {
+            let shared = &self.plan().names[name];
+            (shared.name.clone(), shared.total)
+        };
+        self.tell(format_args!(
+            "p{process}.{task} has {permits} of {shown} until {until}"
+        ));
+        let mut taken = permits;
+        let mut since = now();
+        for hold in self.holds.values().filter(|hold| hold.name == name) {
+            if let Belief::Permits(permits, until) = hold.belief
+                && until > now()
+            {
+                taken += permits;
+                since = since.min(hold.since);
+            }
+        }
+        if taken > total {
+            match self.excuse(name, since) {
+                Some(_) => self.figures.permitted += 1,
+                None => self.violation(format!("{taken} of {total} permits of {shown} are taken")),
+            }
+        }
+        let since = self
+            .began
+            .get(&(process, task))
+            .copied()
+            .unwrap_or_else(now);
+        let id = self.id();
+        self.holds.insert(
+            id,
+            Hold {
+                process,
+                owner: owner.clone(),
+                name,
+                reads: true,
+                since,
+                belief: Belief::Permits(permits, until),
+                is_overtaken: false,
+            },
+        );
+        id
+    }
+
+    /// A holder begins to give a hold back, or has lost it. Nobody believes in it any more.
+    pub fn parted(&mut self, hold: u64) -> Option<Parted> {
+        let hold = self.holds.remove(&hold)?;
+        if !self.holds.values().any(|other| other.name == hold.name) {
+            self.names[hold.name].free = now();
+        }
+        let deadline = match &hold.belief {
+            Belief::Lock(guard) => now() + guard.remaining(),
+            Belief::Permits(_, until) => *until,
+            Belief::Body => now(),
+        };
+        Some(Parted {
+            name: hold.name,
+            since: hold.since,
+            deadline,
+            is_overtaken: hold.is_overtaken,
+        })
+    }
+
+    /// An unlock has an answer.
+    pub fn unlocked(
+        &mut self,
+        (process, task): (usize, usize),
+        parted: &[Parted],
+        result: &Result<(), Error>,
+    ) {
+        let is_excused = parted
+            .iter()
+            .any(|one| self.excuse(one.name, one.since).is_some() || self.may_be_shaken(one.name));
+        let deadline = parted.iter().map(|one| one.deadline).min().unwrap_or(0);
+        let is_overtaken = parted.iter().any(|one| one.is_overtaken);
+        let since = parted.first().map_or(0, |one| one.since);
+        for one in parted {
+            let free = &mut self.names[one.name].free;
+            *free = (*free).max(now());
+        }
+        match result {
+            Ok(()) if is_overtaken && !is_excused => {
+                let text = format!(
+                    "p{process}.{task}: unlock says it was held, since {since}, but another owner had it"
+                );
+                self.violation(text);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::NotHeld) => {
+                if now() < deadline && !is_excused {
+                    let text = format!(
+                        "p{process}.{task}: unlock says it was lost, but it was held, since {since} and until {deadline}: {error}"
+                    );
+                    self.violation(text);
+                }
+            }
+            Err(_) => parted.iter().for_each(|one| self.owed(one.name)),
+            Ok(()) => {}
+        }
+    }
+
+    /// The future of an unlock was dropped.
+    pub fn left(&mut self, parted: &Parted) {
+        self.owed(parted.name);
+    }
+
+    /// A guard told of its loss.
+    pub fn told_of_loss(
+        &mut self,
+        (process, task): (usize, usize),
+        holds: &[u64],
+        left: u64,
+        reason: LossReason,
+    ) {
+        let holds: Vec<_> = holds
+            .iter()
+            .filter_map(|hold| self.holds.get(hold))
+            .collect();
+        let is_excused = holds.iter().any(|hold| {
+            self.excuse(hold.name, hold.since).is_some() || self.may_be_shaken(hold.name)
+        });
+        let shown = holds.iter().map(|hold| &*self.plan().names[hold.name].name);
+        let shown = shown.collect::<Vec<_>>().join("+");
+        self.tell(format_args!("p{process}.{task} lost {shown}: {reason}"));
+        if reason != LossReason::Expired && !is_excused {
+            let text = format!(
+                "p{process}.{task}: {shown} is called lost, {reason}, {left} ms before its end, for no reason"
+            );
+            self.violation(text);
+        }
+    }
+
+    /// A guard is lost by the clock, and has not told so.
+    pub fn untold_loss(&mut self, (process, task): (usize, usize), name: usize) {
+        let shown = self.plan().names[name].name.clone();
+        self.violation(format!(
+            "p{process}.{task}: {shown} is lost, and nobody was told"
+        ));
+    }
+
+    /// Whether a hold of several servers may be lost because some of them are away or have forgotten.
+    fn may_be_shaken(&self, name: usize) -> bool {
+        self.plan().names[name].kind == Kind::Red && self.disturbed.is_some()
+    }
+}

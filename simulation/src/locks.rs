@@ -1,0 +1,206 @@
+//! Locks of any kind, and their guards, as the tasks of a simulation use them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use redlatch::{
+    Client, DistributedLock, Error, FencedGuard, LockGuard, LossReason, Member, MultiGuard,
+    MultiLock, NamedLock, Owner, RedGuard, RedLock,
+};
+
+use crate::plan::{Ask, Kind, LONGEST_LEASE, Plan, Section};
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A lock of any kind.
+pub trait Lock: Send + Sync {
+    fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>>;
+
+    /// Runs something under the lock. Returns whether it did.
+    fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>>;
+}
+
+impl<L: DistributedLock> Lock for L
+where
+    Guard: From<L::Guard>,
+{
+    fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>> {
+        match ask {
+            Ask::Wait => Box::pin(async { Ok(Some(self.lock().await?.into())) }),
+            Ask::Once => Box::pin(async { Ok(self.try_lock().await?.map(Guard::from)) }),
+            Ask::For(wait) => Box::pin(async move {
+                let wait = Duration::from_millis(wait);
+                Ok(self.try_lock_for(wait).await?.map(Guard::from))
+            }),
+        }
+    }
+
+    fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let wait = Duration::from_millis(wait);
+            let work = async {
+                work.await;
+                Ok::<_, Error>(())
+            };
+            Ok(self.try_run_for(wait, work).await?.is_some())
+        })
+    }
+}
+
+/// A lock with one name.
+pub trait Named: Lock {
+    /// Asks all that can be asked without changing anything.
+    fn look(&self) -> Boxed<'_, Result<(), Error>>;
+
+    fn force(&self) -> Boxed<'_, Result<bool, Error>>;
+
+    fn adopt(&self) -> Boxed<'_, Result<Option<Guard>, Error>>;
+}
+
+impl<L: NamedLock> Named for L
+where
+    Guard: From<L::Guard>,
+{
+    fn look(&self) -> Boxed<'_, Result<(), Error>> {
+        Box::pin(async {
+            self.is_locked().await?;
+            self.is_held().await?;
+            self.hold_count().await?;
+            self.remaining_lease().await?;
+            self.holder().await.map(drop)
+        })
+    }
+
+    fn force(&self) -> Boxed<'_, Result<bool, Error>> {
+        Box::pin(self.force_unlock())
+    }
+
+    fn adopt(&self) -> Boxed<'_, Result<Option<Guard>, Error>> {
+        Box::pin(async { Ok(NamedLock::adopt(self).await?.map(Guard::from)) })
+    }
+}
+
+/// Returns the lock that a section asks for.
+pub fn lock(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Box<dyn Lock> {
+    let at = section.names[0];
+    if section.names.len() > 1 {
+        let members = section.names.iter().map(|at| {
+            let shared = &plan.names[*at];
+            let (client, name) = (&clients[shared.server], &shared.name);
+            match shared.kind {
+                Kind::Fenced => Member::from(with(client.fenced_lock(name), section, owner)),
+                Kind::Fair => Member::from(with(client.fair_lock(name), section, owner)),
+                _ => Member::from(with(client.lock(name), section, owner)),
+            }
+        });
+        return Box::new(MultiLock::new(members).owned_by(owner));
+    }
+    if plan.names[at].kind == Kind::Red {
+        let members = clients
+            .iter()
+            .map(|client| with(client.lock(&plan.names[at].name), section, owner));
+        let longest = Duration::from_millis(LONGEST_LEASE);
+        return Box::new(RedLock::new(members).max_lease(longest).owned_by(owner));
+    }
+    named(plan, clients, section, owner)
+}
+
+/// Returns the lock with the name that a section asks for.
+pub fn named(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Box<dyn Named> {
+    let shared = &plan.names[section.names[0]];
+    let (client, name) = (&clients[shared.server], &shared.name);
+    match (shared.kind, section.reads) {
+        (Kind::Fair, _) => Box::new(with(client.fair_lock(name), section, owner)),
+        (Kind::Fenced, _) => Box::new(with(client.fenced_lock(name), section, owner)),
+        (Kind::Plain, _) => Box::new(with(client.plain_lock(name), section, owner)),
+        (Kind::Spin, _) => Box::new(with(client.spin_lock(name), section, owner)),
+        (Kind::ReadWrite, true) => {
+            Box::new(with(client.read_write_lock(name).reader(), section, owner))
+        }
+        (Kind::ReadWrite, false) => {
+            Box::new(with(client.read_write_lock(name).writer(), section, owner))
+        }
+        _ => Box::new(with(client.lock(name), section, owner)),
+    }
+}
+
+fn with<L: NamedLock>(lock: L, section: &Section, owner: &Owner) -> L {
+    let lock = lock.owned_by(owner);
+    match section.lease {
+        Some(lease) => lock.lease(Duration::from_millis(lease)),
+        None => lock,
+    }
+}
+
+pub enum Guard {
+    Lock(LockGuard),
+    Fenced(FencedGuard),
+    Multi(MultiGuard),
+    Red(RedGuard),
+}
+
+macro_rules! any {
+    ($guard:expr, $it:ident => $done:expr) => {
+        match $guard {
+            Guard::Lock($it) => $done,
+            Guard::Fenced($it) => $done,
+            Guard::Multi($it) => $done,
+            Guard::Red($it) => $done,
+        }
+    };
+}
+
+macro_rules! from {
+    ($($guard:ident => $variant:ident),+) => {$(
+        impl From<$guard> for Guard {
+            fn from(guard: $guard) -> Self {
+                Self::$variant(guard)
+            }
+        }
+    )+};
+}
+
+from!(LockGuard => Lock, FencedGuard => Fenced, MultiGuard => Multi, RedGuard => Red);
+
+impl Guard {
+    pub async fn unlock(self) -> Result<(), Error> {
+        any!(self, guard => guard.unlock().await)
+    }
+
+    pub async fn lost(&self) -> LossReason {
+        any!(self, guard => guard.lost().await)
+    }
+
+    pub fn is_lost(&self) -> bool {
+        any!(self, guard => guard.is_lost())
+    }
+
+    /// Returns how long the lock is still held, in milliseconds.
+    pub fn remaining(&self) -> u64 {
+        any!(self, guard => guard.remaining().as_millis() as u64)
+    }
+
+    pub async fn extend(&self, lease: u64) -> Result<(), Error> {
+        any!(self, guard => guard.extend(Duration::from_millis(lease)).await)
+    }
+
+    pub async fn verify(&self) -> Result<(), Error> {
+        any!(self, guard => guard.verify().await)
+    }
+
+    pub fn token(&self) -> Option<u64> {
+        match self {
+            Self::Fenced(guard) => Some(guard.token().get()),
+            _ => None,
+        }
+    }
+
+    /// Leaves the level to its owner, if that is possible.
+    pub fn detach(self) -> Result<Owner, Self> {
+        match self {
+            Self::Lock(guard) => Ok(guard.detach()),
+            Self::Fenced(guard) => Ok(guard.detach()),
+            other => Err(other),
+        }
+    }
+}

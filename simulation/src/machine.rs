@@ -1,0 +1,92 @@
+//! A machine: a runtime of its own with a clock of its own, which goes on only when it is told.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::{Instant, advance, sleep_until};
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+    /// Where the clock of the machine that runs began, if it is no other than the world's.
+    static BASE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Returns the time of the world in milliseconds, or that of the machine that runs just now.
+pub fn now() -> u64 {
+    match BASE.get() {
+        Some(base) => (Instant::now() - base).as_millis() as u64,
+        None => NOW.get(),
+    }
+}
+
+/// Sets the time of the world.
+pub fn set_now(now: u64) {
+    NOW.set(now);
+}
+
+/// A runtime with a clock that may be a little faster or slower than the world's.
+pub struct Machine {
+    /// Never dropped: a process that is killed does not run the code that drops what it has.
+    runtime: ManuallyDrop<Runtime>,
+    base: Instant,
+    /// How many millionths faster its clock is.
+    faster: i64,
+}
+
+impl Machine {
+    /// Starts a machine whose clock shows the time of the world.
+    pub fn start(faster: i64) -> Self {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build();
+        let runtime = ManuallyDrop::new(runtime.expect("a runtime"));
+        let base = runtime.block_on(async { Instant::now() });
+        let machine = Self {
+            runtime,
+            base,
+            faster,
+        };
+        machine.jump();
+        machine
+    }
+
+    pub fn handle(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.runtime.metrics().num_alive_tasks()
+    }
+
+    /// Returns what its clock should show.
+    fn due(&self, now: u64) -> Instant {
+        let now = now as i64;
+        let shown = now + now * self.faster / 1_000_000;
+        self.base + Duration::from_millis(shown as u64)
+    }
+
+    /// Sets its clock to the time of the world, as after a pause: all timers in between are due at once.
+    pub fn jump(&self) {
+        let due = self.due(now());
+        self.block_on(async move {
+            let passed = due.saturating_duration_since(Instant::now());
+            if !passed.is_zero() {
+                advance(passed).await;
+            }
+        });
+    }
+
+    /// Runs its tasks for so many milliseconds, the first of which is the world's present one.
+    pub fn run(&self, span: u64) {
+        let due = self.due(now() + span);
+        BASE.set((self.faster == 0).then_some(self.base));
+        self.block_on(async move { sleep_until(due).await });
+        BASE.set(None);
+    }
+
+    /// Runs a future that waits for nothing, with this machine's clock.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}

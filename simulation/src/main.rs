@@ -1,0 +1,71 @@
+//! Runs the library as it is on simulated links, clocks, servers and processes, all from one number, and judges what
+//! happened. See `scripts/simulate`.
+//!
+//! Each run is a process of its own: what a process has only once, such as counters, is the same in each of them.
+
+mod care;
+mod chance;
+mod fleet;
+mod judge;
+mod locks;
+mod machine;
+mod network;
+mod plan;
+mod program;
+mod server;
+mod shrink;
+mod world;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long one run may take of a processor: many times what any takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const USAGE: &str =
+    "usage: simulation SECONDS | --seed N [CUT..] | --twice COUNT | --shrink N | --find SECONDS";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().ok();
+    match args[..] {
+        ["--run", seed, ref cuts @ ..] if let Some(seed) = number(seed) => run(seed, cuts, false),
+        ["--seed", seed, ref cuts @ ..] if let Some(seed) = number(seed) => run(seed, cuts, true),
+        ["--twice", count] if let Some(count) = number(count) => fleet::twice(count),
+        ["--shrink", seed] if let Some(seed) = number(seed) => shrink::shrink(seed),
+        ["--find", seconds] if let Some(seconds) = number(seconds) => fleet::find(seconds),
+        [seconds] if let Some(seconds) = number(seconds) => fleet::explore(seconds),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs one seed in this process, and prints what came of it.
+fn run(seed: u64, cuts: &[&str], tells: bool) -> ExitCode {
+    // A run that does not come to its end is a find too.
+    thread::spawn(|| {
+        while clock_gettime(ClockId::ProcessCPUTime).tv_sec < LIMIT.as_secs() as i64 {
+            thread::sleep(Duration::from_millis(500));
+        }
+        println!("runs 1\nviolation no end after {LIMIT:?}");
+        std::process::exit(1);
+    });
+    chance::repeat(seed);
+    let cuts: Vec<_> = cuts.iter().filter_map(|cut| plan::Cut::read(cut)).collect();
+    let plan = plan::Plan::of(seed).without(&cuts);
+    if tells {
+        println!("{}", plan.described());
+    }
+    let outcome = world::live(plan, tells);
+    print!("{}", fleet::Report::of(seed, &outcome));
+    match outcome.figures.violations.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

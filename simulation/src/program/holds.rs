@@ -1,0 +1,353 @@
+//! What tasks do with locks.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use redlatch::Owner;
+use tokio::time::{sleep, timeout};
+
+use super::{Held, Task};
+use crate::judge::{Parted, judge, tell};
+use crate::locks::{Guard, Named, lock, named};
+use crate::plan::{Ask, By, Care, Ending, Kind, Section};
+
+impl Task<'_> {
+    fn owner(by: By) -> Owner {
+        match by {
+            By::Task => Owner::current(),
+            By::Unique => Owner::unique(),
+            By::Named(number) => Owner::named(format!("owner-{number}")),
+        }
+    }
+
+    pub(super) async fn section(&self, section: &Section) {
+        let owner = Self::owner(section.by);
+        let lock = lock(&self.process.plan, &self.process.clients, section, &owner);
+        let mut levels = Vec::new();
+        for level in 0..section.levels {
+            let ask = if level == 0 { section.ask } else { Ask::Once };
+            let waits = if ask == Ask::Once {
+                &[][..]
+            } else {
+                &section.names
+            };
+            let care = if level == 0 {
+                section.care
+            } else {
+                Care::default()
+            };
+            let limit = self.limit(ask, &section.names);
+            let told = |guard: &Option<Guard>| if guard.is_some() { "granted" } else { "busy" };
+            let asked = self.call(
+                format!("lock {}", self.shown(section)),
+                limit,
+                waits,
+                care,
+                lock.ask(ask),
+                told,
+            );
+            match asked.await {
+                Some(Ok(Some(guard))) => levels.push(self.held(section, &owner, guard)),
+                None if ask == Ask::Once => {
+                    judge(|judge| section.names.iter().for_each(|name| judge.owed(*name)));
+                }
+                _ => {}
+            }
+            if levels.len() as u32 != level + 1 {
+                break;
+            }
+        }
+        let Some(last) = levels.last() else {
+            return;
+        };
+        self.work(section, last).await;
+        while let Some(held) = levels.pop() {
+            self.part(section, held).await;
+        }
+    }
+
+    fn held(&self, section: &Section, owner: &Owner, guard: Guard) -> Held {
+        let guard = Arc::new(guard);
+        let holds = section.names.iter().map(|name| {
+            judge(|judge| judge.granted(self.id(), *name, section.reads, owner, Some(&guard)))
+        });
+        let holds = holds.collect();
+        let owner = owner.clone();
+        Held {
+            guard,
+            holds,
+            owner,
+        }
+    }
+
+    /// Works under a lock, until that is lost.
+    pub(super) async fn work(&self, section: &Section, held: &Held) {
+        let guard = &held.guard;
+        let plan = &self.process.plan;
+        let limit = Some(2 * plan.command_timeout * section.names.len() as u64);
+        if let Some(lease) = section.extend {
+            let what = format!("extend {} by {lease}", self.shown(section));
+            self.just(what, limit, guard.extend(lease), |()| "done")
+                .await;
+        }
+        if section.verifies {
+            let what = format!("verify {}", self.shown(section));
+            self.just(what, limit, guard.verify(), |()| "done").await;
+        }
+        if section.work == 0 {
+            return;
+        }
+        let mut left = guard.remaining();
+        let mut lost = pin!(guard.lost());
+        let work = Duration::from_millis(section.work);
+        let mut worked = pin!(sleep(work));
+        let reason = poll_fn(|context| {
+            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
+                return Poll::Ready(Some(reason));
+            }
+            left = guard.remaining();
+            worked.as_mut().poll(context).map(|()| None)
+        });
+        let mut reason = reason.await;
+        if reason.is_none() && guard.is_lost() {
+            reason = timeout(Duration::from_millis(3), lost).await.ok();
+            if reason.is_none() {
+                judge(|judge| judge.untold_loss(self.id(), section.names[0]));
+            }
+        }
+        if let Some(reason) = reason {
+            judge(|judge| judge.told_of_loss(self.id(), &held.holds, left, reason));
+        }
+    }
+
+    pub(super) async fn part(&self, section: &Section, held: Held) {
+        match section.ending {
+            Ending::Unlock => self.unlock(held, Care::default()).await,
+            Ending::Unfinished(polls) => {
+                let dropped = Some((polls, true));
+                self.unlock(
+                    held,
+                    Care {
+                        dropped,
+                        unpolled: None,
+                    },
+                )
+                .await;
+            }
+            Ending::Drop => {
+                tell!(
+                    "p{}.{} drops {}",
+                    self.id().0,
+                    self.id().1,
+                    self.shown(section)
+                );
+                let guard = self.parted(held).0;
+                judge(|judge| section.names.iter().for_each(|name| judge.owed(*name)));
+                drop(guard);
+            }
+            Ending::Forget => {
+                tell!(
+                    "p{}.{} forgets {}",
+                    self.id().0,
+                    self.id().1,
+                    self.shown(section)
+                );
+                let owner = held.owner.clone();
+                let guard = self.parted(held).0;
+                judge(|judge| {
+                    section
+                        .names
+                        .iter()
+                        .for_each(|name| judge.forgotten(*name, &owner));
+                });
+                std::mem::forget(guard);
+            }
+            Ending::Sent => self.process.inbox().push(held),
+            Ending::Detached => {
+                let guard = self.parted(held).0;
+                match guard.map(Guard::detach) {
+                    Some(Ok(owner)) => {
+                        tell!(
+                            "p{}.{} leaves {}",
+                            self.id().0,
+                            self.id().1,
+                            self.shown(section)
+                        );
+                        judge(|judge| judge.detached(section.names[0], owner, self.process.number));
+                    }
+                    other => drop(other),
+                }
+            }
+        }
+    }
+
+    /// Takes a guard out of the judge's hands.
+    fn parted(&self, held: Held) -> (Option<Guard>, Vec<Parted>) {
+        let parted = held
+            .holds
+            .iter()
+            .filter_map(|hold| judge(|judge| judge.parted(*hold)));
+        let parted = parted.collect();
+        (Arc::into_inner(held.guard), parted)
+    }
+
+    pub(super) async fn unlock(&self, held: Held, care: Care) {
+        let (guard, parted) = self.parted(held);
+        let Some(guard) = guard else {
+            return;
+        };
+        let limit = 4 * self.process.plan.command_timeout * parted.len() as u64;
+        let what = "unlock".to_owned();
+        let called = self.call(what, Some(limit), &[], care, guard.unlock(), |()| "done");
+        let result = called.await;
+        judge(|judge| match &result {
+            Some(result) => judge.unlocked(self.id(), &parted, result),
+            None => parted.iter().for_each(|parted| judge.left(parted)),
+        });
+    }
+
+    pub(super) async fn under(&self, section: &Section) {
+        let owner = Self::owner(section.by);
+        let lock = lock(&self.process.plan, &self.process.clients, section, &owner);
+        let wait = match section.ask {
+            Ask::For(wait) => wait,
+            _ => 0,
+        };
+        let limit = self.limit(Ask::For(wait), &section.names);
+        let limit = limit.map(|limit| {
+            limit
+                + section.work
+                + 4 * self.process.plan.command_timeout * section.names.len() as u64
+        });
+        let parted = Mutex::new(Vec::new());
+        let work = async {
+            let bodies: Vec<_> = section
+                .names
+                .iter()
+                .map(|name| {
+                    let hold =
+                        judge(|judge| judge.granted(self.id(), *name, section.reads, &owner, None));
+                    Body {
+                        hold,
+                        parted: &parted,
+                    }
+                })
+                .collect();
+            sleep(Duration::from_millis(section.work)).await;
+            drop(bodies);
+        };
+        let what = format!("run under {}", self.shown(section));
+        let told = |ran: &bool| if *ran { "ran" } else { "busy" };
+        // What runs drops what it has when the lock is lost, if it is polled.
+        let care = Care {
+            unpolled: None,
+            ..section.care
+        };
+        let ran = lock.run(wait, Box::pin(work));
+        let result = self.call(what, limit, &[], care, ran, told).await;
+        let parted = parted.into_inner().unwrap_or_else(PoisonError::into_inner);
+        judge(|judge| match &result {
+            Some(Ok(_)) => judge.unlocked(self.id(), &parted, &Ok(())),
+            _ => section.names.iter().for_each(|name| judge.owed(*name)),
+        });
+    }
+
+    fn named(&self, section: &Section, owner: &Owner) -> Box<dyn Named> {
+        named(&self.process.plan, &self.process.clients, section, owner)
+    }
+
+    fn reading(&self, at: usize) -> Section {
+        Section {
+            names: vec![at],
+            reads: false,
+            ask: Ask::Once,
+            by: By::Task,
+            lease: None,
+            levels: 1,
+            permits: 1,
+            work: 0,
+            extend: None,
+            verifies: false,
+            ending: Ending::Unlock,
+            care: Care::default(),
+        }
+    }
+
+    pub(super) async fn look(&self, at: usize) {
+        let plan = &self.process.plan;
+        let shared = &plan.names[at];
+        let client = &self.process.clients[shared.server];
+        let what = format!("look at {}", shared.name);
+        let limit = Some(6 * plan.command_timeout);
+        match shared.kind {
+            Kind::Counted => {
+                let semaphore = client.semaphore(&shared.name);
+                self.just(what, limit, semaphore.available_permits(), |_| "done")
+                    .await;
+            }
+            Kind::Expirable => {
+                let semaphore = client.expirable_semaphore(&shared.name);
+                self.just(what, limit, semaphore.available_permits(), |_| "done")
+                    .await;
+            }
+            Kind::Latch | Kind::Red => {}
+            _ => {
+                let lock = self.named(&self.reading(at), &Owner::current());
+                self.just(what, limit, lock.look(), |()| "done").await;
+            }
+        }
+    }
+
+    pub(super) async fn force(&self, at: usize) {
+        let plan = &self.process.plan;
+        if matches!(
+            plan.names[at].kind,
+            Kind::Latch | Kind::Red | Kind::Counted | Kind::Expirable
+        ) {
+            return;
+        }
+        let lock = self.named(&self.reading(at), &Owner::current());
+        let what = format!("force {}", plan.names[at].name);
+        judge(|judge| judge.forced(at));
+        let limit = Some(2 * plan.command_timeout);
+        self.just(what, limit, lock.force(), |_| "done").await;
+        // A call whose answer was lost is carried out later.
+        judge(|judge| judge.forced(at));
+    }
+
+    pub(super) async fn adopt(&self) {
+        let plan = &self.process.plan;
+        let Some((at, owner)) = judge(|judge| judge.adoptable(self.process.number)) else {
+            return;
+        };
+        let section = self.reading(at);
+        let lock = self.named(&section, &owner);
+        let what = format!("adopt {} of {owner}", plan.names[at].name);
+        judge(|judge| judge.forced(at));
+        let limit = Some(2 * plan.command_timeout);
+        let told = |guard: &Option<Guard>| if guard.is_some() { "adopted" } else { "gone" };
+        let adopted = self.just(what, limit, lock.adopt(), told).await;
+        judge(|judge| judge.forced(at));
+        if let Some(Ok(Some(guard))) = adopted {
+            let held = self.held(&section, &owner, guard);
+            self.unlock(held, Care::default()).await;
+        }
+    }
+}
+
+/// A future that runs under a lock.
+struct Body<'a> {
+    hold: u64,
+    parted: &'a Mutex<Vec<Parted>>,
+}
+
+impl Drop for Body<'_> {
+    fn drop(&mut self) {
+        let parted = judge(|judge| judge.parted(self.hold));
+        let mut all = self.parted.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(parted);
+    }
+}

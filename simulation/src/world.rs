@@ -1,0 +1,375 @@
+//! One run: lets time pass, has the machines run in turn, and does what the plan has in store for them.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fastrand::Rng;
+use redlatch::MemoryServer;
+
+use crate::chance::{BEGIN, mixed};
+use crate::judge::{Figures, judge, tell};
+use crate::machine::{Machine, now, set_now};
+use crate::network::{Delay, Network};
+use crate::plan::{Event, Fault, Plan};
+use crate::program::{self, Process};
+use crate::server::{Memory, Server};
+
+/// How old the servers are when the processes begin: a RedLock trusts none that is younger than a lease.
+const AGE: u64 = 200_000;
+/// How long calls may take to end once all is well.
+const PATIENCE: u64 = 60_000;
+/// Longer than anything lasts on a server: request marks stand for two minutes.
+const QUIET: u64 = 150_000;
+
+/// How many milliseconds processes run at a time where nothing has arrived for so long.
+const QUIET_SPAN: u64 = 5;
+const QUIET_AFTER: u64 = 20;
+
+thread_local! {
+    static IS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether tasks are to begin nothing new.
+pub fn is_over() -> bool {
+    IS_OVER.get()
+}
+
+struct Running {
+    machine: Machine,
+    process: Arc<OnceLock<Arc<Process>>>,
+    /// How many tasks have not ended.
+    going: Arc<AtomicUsize>,
+}
+
+enum Life {
+    Running(Running),
+    Paused(Running),
+    Killed,
+}
+
+struct World {
+    plan: Arc<Plan>,
+    network: Network,
+    servers: Vec<Server>,
+    processes: Vec<Life>,
+    chance: Rng,
+    /// What ends later.
+    later: Vec<(u64, Fault)>,
+    /// When something arrived last.
+    quiet_since: u64,
+}
+
+/// What came of a run.
+pub struct Outcome {
+    pub hash: u64,
+    pub simulated: u64,
+    pub figures: Figures,
+}
+
+/// Lives through a plan.
+pub fn live(plan: Plan, tells: bool) -> Outcome {
+    MemoryServer::begin_time(Duration::from_secs(BEGIN));
+    let plan = Arc::new(plan);
+    let network = Network::new(mixed(plan.seed ^ 1));
+    let servers = (0..plan.servers)
+        .map(|number| Server::start(number, plan.clocks[number], &network))
+        .collect();
+    for process in 0..plan.processes.len() {
+        for server in 0..plan.servers {
+            let seed = mixed(plan.seed ^ ((process * 16 + server) as u64) << 32);
+            let least = plan.delay.least + mixed(seed) % (plan.spread + 1);
+            let delay = Delay {
+                least,
+                ..plan.delay
+            };
+            network.add_link(process, server, delay, seed);
+        }
+    }
+    set_now(AGE);
+    judge(|judge| judge.begin(&plan, tells));
+    let mut world = World {
+        chance: Rng::with_seed(mixed(plan.seed.wrapping_add(1))),
+        plan,
+        network,
+        servers,
+        processes: Vec::new(),
+        later: Vec::new(),
+        quiet_since: AGE,
+    };
+    world.live();
+    judge(|judge| Outcome {
+        hash: judge.hash(),
+        simulated: now() - AGE - QUIET,
+        figures: std::mem::take(&mut judge.figures),
+    })
+}
+
+impl World {
+    fn live(&mut self) {
+        let plan = self.plan.clone();
+        for process in 0..plan.processes.len() {
+            let running = self.start(process);
+            self.processes.push(running);
+        }
+        let mut events = plan.events.iter().peekable();
+        while now() < AGE + plan.length {
+            while let Some(event) = events.next_if(|event| AGE + event.at <= now()) {
+                self.begin(event);
+            }
+            self.end_due(false);
+            self.tick();
+            if self.is_done() && events.peek().is_none() && self.later.is_empty() {
+                break;
+            }
+        }
+        tell!("the weather ends");
+        self.end_due(true);
+        if !plan.events.is_empty() {
+            self.network.heal();
+        }
+        IS_OVER.set(true);
+        let patience = now() + PATIENCE;
+        while !self.is_done() && now() < patience {
+            self.tick();
+        }
+        judge(|judge| judge.end_calls());
+        self.close();
+        self.inspect();
+    }
+
+    fn start(&self, number: usize) -> Life {
+        tell!("p{number} starts");
+        let machine = Machine::start(0);
+        let process = Arc::new(OnceLock::new());
+        let going = Arc::new(AtomicUsize::new(1));
+        let started = {
+            let process = process.clone();
+            move |started| drop(process.set(started))
+        };
+        let start = program::start(
+            number,
+            self.plan.clone(),
+            self.network.clone(),
+            going.clone(),
+            started,
+        );
+        machine.handle().spawn(start);
+        Life::Running(Running {
+            machine,
+            process,
+            going,
+        })
+    }
+
+    /// Lets a millisecond pass.
+    fn tick(&mut self) {
+        // What processes have sent while they ran for longer than a millisecond arrives in its order.
+        while let Some(due) = self.network.next() {
+            let servers = self.network.deliver(due);
+            // What a server answers without delay has arrived by the time that the processes run.
+            for server in servers {
+                let machine = &self.servers[server].machine;
+                machine.jump();
+                machine.run(1);
+            }
+            self.quiet_since = now();
+        }
+        // Where nothing has been on its way for long, nobody depends on the others for a while.
+        let is_quiet = self.network.is_quiet() && now() > self.quiet_since + QUIET_AFTER;
+        let span = if is_quiet { QUIET_SPAN } else { 1 };
+        let count = self.processes.len();
+        let first = self.chance.usize(..count);
+        for at in 0..count {
+            if let Life::Running(running) = &self.processes[(first + at) % count] {
+                running.machine.run(span);
+            }
+        }
+        set_now(now() + span);
+    }
+
+    fn is_done(&self) -> bool {
+        self.processes.iter().all(|life| match life {
+            Life::Running(running) => running.going.load(Ordering::Relaxed) == 0,
+            Life::Paused(_) => false,
+            Life::Killed => true,
+        })
+    }
+
+    fn begin(&mut self, event: &Event) {
+        tell!("FAULT {:?} for {} ms", event.fault, event.span);
+        let (span, network) = (event.span, &self.network);
+        let fault = event.fault.clone();
+        judge(|judge| judge.fault(name(&fault), span));
+        match fault {
+            Fault::Slow(process, server, by) => network.slow(process, server, span, by),
+            Fault::Hold(process, server, ways) => network.hold(process, server, ways, span),
+            Fault::HalfOpen(process, server, way) => network.half_open(process, server, way),
+            Fault::Cut(process, server, bytes) => network.cut(process, server, bytes),
+            Fault::Refuse(process, server) => {
+                network.refuse(process, server, span);
+                network.cut(process, server, 0);
+            }
+            Fault::Mute(process, server) => {
+                network.mute(process, server, span);
+                network.hold(process, server, [true; 2], span);
+            }
+            Fault::Stop(server, memory) => {
+                if memory == Memory::Earlier {
+                    self.servers[server].machine.jump();
+                    self.servers[server].keep();
+                }
+                if memory != Memory::Earlier {
+                    self.servers[server].stop(64);
+                }
+                self.later.push((now() + span, fault));
+            }
+            Fault::Hang(server) => {
+                self.servers[server].hang();
+                self.later.push((now() + span, fault));
+            }
+            Fault::Forget(server) => {
+                self.servers[server].ask(&["SCRIPT", "FLUSH"]);
+            }
+            Fault::Deny(server, text) => {
+                self.servers[server].refuse(Some(text));
+                self.later.push((now() + span, fault));
+            }
+            Fault::Kill(process) => self.kill(process, span),
+            Fault::Pause(process) => {
+                if matches!(self.processes[process], Life::Running(_)) {
+                    self.turn(process, Life::Paused);
+                    judge(|judge| judge.paused(process));
+                    self.later.push((now() + span, fault));
+                }
+            }
+        }
+    }
+
+    /// Ends the faults that are due, or all.
+    fn end_due(&mut self, all: bool) {
+        let mut due = Vec::new();
+        self.later.retain(|(at, fault)| {
+            let is_due = all || *at <= now();
+            if is_due {
+                due.push(fault.clone());
+            }
+            !is_due
+        });
+        for fault in due {
+            tell!("ends {fault:?}");
+            match fault {
+                Fault::Stop(server, memory) => {
+                    let one = &mut self.servers[server];
+                    one.machine.jump();
+                    one.stop(64);
+                    one.restart(memory);
+                    if memory != Memory::All {
+                        judge(|judge| judge.server_forgot(server));
+                    }
+                }
+                Fault::Hang(server) => {
+                    self.servers[server].machine.jump();
+                    self.servers[server].go_on();
+                    self.servers[server].machine.run(1);
+                }
+                Fault::Deny(server, _) => self.servers[server].refuse(None),
+                Fault::Kill(process) => self.processes[process] = self.start(process),
+                Fault::Pause(process) if matches!(self.processes[process], Life::Paused(_)) => {
+                    judge(|judge| judge.resumed(process));
+                    self.turn(process, Life::Running);
+                    if let Life::Running(running) = &self.processes[process] {
+                        running.machine.jump();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn turn(&mut self, process: usize, into: fn(Running) -> Life) {
+        let before = std::mem::replace(&mut self.processes[process], Life::Killed);
+        if let Life::Running(running) | Life::Paused(running) = before {
+            self.processes[process] = into(running);
+        }
+    }
+
+    fn kill(&mut self, process: usize, span: u64) {
+        if matches!(self.processes[process], Life::Killed) {
+            return;
+        }
+        self.network.cut(Some(process), None, 64);
+        let killed = std::mem::replace(&mut self.processes[process], Life::Killed);
+        // Nothing of it runs any more, so nothing is dropped.
+        std::mem::forget(killed);
+        judge(|judge| judge.killed(process));
+        self.later.push((now() + span, Fault::Kill(process)));
+    }
+
+    /// Closes the clients of all processes.
+    fn close(&mut self) {
+        tell!("all close");
+        for life in &self.processes {
+            if let Life::Running(running) = life
+                && let Some(process) = running.process.get()
+            {
+                let process = process.clone();
+                running.going.store(1, Ordering::Relaxed);
+                running.machine.handle().spawn(async move {
+                    for client in &process.clients {
+                        client.close().await;
+                    }
+                    process.going.store(0, Ordering::Relaxed);
+                });
+            }
+        }
+        let until = now() + 20_000;
+        while now() < until && !self.is_done() {
+            self.tick();
+        }
+        let until = now() + 3_000;
+        while now() < until {
+            self.tick();
+        }
+        for (number, life) in self.processes.iter().enumerate() {
+            if let Life::Running(running) = life {
+                judge(|judge| judge.tasks_left(number, running.machine.tasks()));
+            }
+        }
+    }
+
+    /// Looks what is left on the servers.
+    fn inspect(&mut self) {
+        set_now(now() + QUIET);
+        for (number, server) in self.servers.iter().enumerate() {
+            let mut keys = Vec::new();
+            for key in server.ask(&["KEYS", "*"]) {
+                let ttl = server.ask(&["PTTL", &key]).concat().parse().unwrap_or(-1);
+                let value = server.ask(&["GET", &key]).concat();
+                keys.push((key, ttl, value));
+            }
+            let channels = server.ask(&["PUBSUB", "CHANNELS"]);
+            judge(|judge| judge.end(number, &keys, &channels));
+        }
+    }
+}
+
+fn name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Slow(..) => "slow",
+        Fault::Hold(..) => "held",
+        Fault::HalfOpen(..) => "half-open",
+        Fault::Cut(..) => "cut",
+        Fault::Refuse(..) => "refused",
+        Fault::Mute(..) => "mute",
+        Fault::Stop(_, Memory::All) => "restart",
+        Fault::Stop(_, Memory::Earlier) => "restart-earlier",
+        Fault::Stop(_, Memory::Nothing) => "restart-empty",
+        Fault::Hang(_) => "hang",
+        Fault::Forget(_) => "scripts",
+        Fault::Deny(..) => "denied",
+        Fault::Kill(_) => "kill",
+        Fault::Pause(_) => "pause",
+    }
+}
