@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{LockGuard, Owner, RedLock};
+use redlatch::{Client, LockGuard, Owner, Prefer, RedLock};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -119,5 +119,28 @@ async fn waiters_of_a_red_lock_keep_their_order_however_long_they_wait() {
     guard.unlock().await.unwrap();
     for number in 0..4 {
         assert_eq!(told.recv().await, Some(number));
+    }
+}
+
+/// What the server said last is so old that it is asked again when the second reader joins. That tells of the writer.
+#[tokio::test(start_paused = true)]
+async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
+    for prefer in [Prefer::Arrival, Prefer::Writers] {
+        let (_server, here, there) = two().await;
+        let lock = |client: &Client| {
+            let lock = client.read_write_lock("job").prefer(prefer);
+            lock.owned_by(&Owner::unique())
+        };
+        let first = lock(&here).read().await.unwrap();
+        let writes = lock(&there);
+        let writer = tokio::spawn(async move { writes.write().await });
+        sleep(millis(8)).await;
+        let second = lock(&here).try_read().await.unwrap();
+        let second = second.expect("it joins");
+        sleep(millis(1)).await;
+        assert!(lock(&here).try_read().await.unwrap().is_none());
+        first.unlock().await.unwrap();
+        second.unlock().await.unwrap();
+        writer.await.unwrap().unwrap().unlock().await.unwrap();
     }
 }
