@@ -4,9 +4,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::try_join;
-
 use super::member::{Member, Members};
 use super::red_guard::{RedGuard, refuse_longer};
 use super::runs::runs;
@@ -416,19 +413,10 @@ impl RedLock {
         }
         let acquire = async {
             let quorum_acquire = QuorumAcquire::new(requests, longest);
-            let acquire = quorum_acquire.acquire(deadline());
-            let quorum_hold = match self.distinct.get() {
-                Some(()) => acquire.await?,
-                None => {
-                    // Next to each other, so that a slow server is waited for once.
-                    let distinct = quorum_acquire.ensure_distinct();
-                    let (all_said, acquired) = try_join(distinct, acquire.map(Ok)).await?;
-                    if all_said {
-                        self.distinct.set(()).ok();
-                    }
-                    acquired?
-                }
-            };
+            if self.distinct.get().is_none() && quorum_acquire.ensure_distinct().await? {
+                self.distinct.set(()).ok();
+            }
+            let quorum_hold = quorum_acquire.acquire(deadline()).await?;
             let name = quorum_acquire.name().clone();
             let guard =
                 |quorum_hold| RedGuard::new(quorum_hold, longest, client.clone(), name, owner);
