@@ -42,7 +42,7 @@ impl Judge {
             "p{process}.{task} has {shown} for {remaining:?} ms, token {token:?}"
         ));
         if remaining == Some(0) {
-            self.granted_late(process, task, name);
+            self.violation(format!("p{process}.{task} got {shown} with nothing left"));
         }
         let mut is_nested = false;
         let mut wrong = Vec::new();
@@ -76,11 +76,7 @@ impl Judge {
         if let Some(token) = token {
             let last = self.names[name].token;
             let known = &self.names[name];
-            let since = self
-                .began
-                .get(&(process, task))
-                .copied()
-                .unwrap_or_else(now);
+            let since = self.asked(process, task);
             // One that asked before the last level was given back may have joined it.
             let has_joined = known.token_owner.as_ref() == Some(owner) && since <= known.free;
             let is_nested = is_nested || has_joined || known.left.contains(owner);
@@ -92,36 +88,29 @@ impl Judge {
             self.names[name].token = token.max(last);
             self.names[name].token_owner = Some(owner.clone());
         }
-        let since = self
-            .began
-            .get(&(process, task))
-            .copied()
-            .unwrap_or_else(now);
+        let since = self.asked(process, task);
+        self.begins(Hold {
+            process,
+            owner: owner.clone(),
+            name,
+            reads,
+            since,
+            belief: guard.map_or(Belief::Body, |guard| Belief::Lock(guard.clone())),
+            is_overtaken: false,
+        })
+    }
+
+    /// Takes note of a hold, and returns its number.
+    fn begins(&mut self, hold: Hold) -> u64 {
         let id = self.id();
-        self.holds.insert(
-            id,
-            Hold {
-                process,
-                owner: owner.clone(),
-                name,
-                reads,
-                since,
-                belief: guard.map_or(Belief::Body, |guard| Belief::Lock(guard.clone())),
-                is_overtaken: false,
-            },
-        );
+        self.holds.insert(id, hold);
         id
     }
 
-    fn granted_late(&mut self, process: usize, task: usize, name: usize) {
-        let shared = &self.plan().names[name];
-        // A member of a RedLock may be counted though its server denied it before the majority answered.
-        if shared.kind != Kind::Red {
-            self.violation(format!(
-                "p{process}.{task} got {} with nothing left",
-                shared.name
-            ));
-        }
+    /// Returns when a task asked for what it was granted just now.
+    fn asked(&self, process: usize, task: usize) -> u64 {
+        let began = self.began.get(&(process, task)).copied();
+        began.unwrap_or_else(now)
     }
 
     /// Permits were granted, until a time at least. Returns the number of the hold.
@@ -157,25 +146,16 @@ impl Judge {
                 None => self.violation(format!("{taken} of {total} permits of {shown} are taken")),
             }
         }
-        let since = self
-            .began
-            .get(&(process, task))
-            .copied()
-            .unwrap_or_else(now);
-        let id = self.id();
-        self.holds.insert(
-            id,
-            Hold {
-                process,
-                owner: owner.clone(),
-                name,
-                reads: true,
-                since,
-                belief: Belief::Permits(permits, until),
-                is_overtaken: false,
-            },
-        );
-        id
+        let since = self.asked(process, task);
+        self.begins(Hold {
+            process,
+            owner: owner.clone(),
+            name,
+            reads: true,
+            since,
+            belief: Belief::Permits(permits, until),
+            is_overtaken: false,
+        })
     }
 
     /// A holder begins to give a hold back, or has lost it. Nobody believes in it any more.
