@@ -371,12 +371,10 @@ async fn ask(
 /// error, not a reason to ask again.
 fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
-        Ok(Polling::Voted(Attempted::Granted(guard)))
-            if !matches!(guard.hold.loss(), None | Some(LossReason::Expired)) =>
-        {
-            Response::Missing
-        }
-        Ok(Polling::Voted(Attempted::Granted(guard))) => Response::Yes(guard.trusted_until()),
+        Ok(Polling::Voted(Attempted::Granted(guard))) => match guard.hold.loss() {
+            None | Some(LossReason::Expired) => Response::Yes(guard.trusted_until()),
+            Some(_) => Response::Missing,
+        },
         Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Response::No,
         Ok(Polling::Abstains(_)) | Err(_) => Response::Missing,
     }
