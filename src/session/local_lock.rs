@@ -9,7 +9,7 @@
 //!    readers is exempt, since their releases are of other records.
 //! 3. No waiter is woken under the mutex, and nothing that is owed is dropped there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -360,14 +360,11 @@ impl<D> LocalLockRef<D> {
     pub(super) fn first_behind(&self, holder: &Owner) -> Option<(BootInstant, Option<Owner>)> {
         let state = self.lock();
         let excludes = |side| Side::Exclusive == self.side || Side::Exclusive == side;
-        let owner_of = |call: Ticket| {
-            let mut calls = state.owners.both().flat_map(Owners::calls);
-            calls.find_map(|(ticket, owner)| (ticket == call).then_some(owner))
-        };
+        let owners: HashMap<_, _> = state.owners.both().flat_map(Owners::calls).collect();
         let arrivals = state.queue.arrivals();
         let mut excluded = arrivals.filter(|(_, side, _)| excludes(*side));
         excluded.find_map(|(ticket, _, came)| {
-            let owner = owner_of(ticket);
+            let owner = owners.get(&ticket).copied();
             (owner != Some(holder)).then(|| (came, owner.cloned()))
         })
     }

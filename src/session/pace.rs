@@ -47,6 +47,14 @@ impl Pace {
         self.tell_at(BootInstant::now())
     }
 
+    /// Whether something of this kind would be told now.
+    pub(crate) fn is_due(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state
+            .told
+            .is_none_or(|told| told.until(BootInstant::now()) >= self.apart)
+    }
+
     fn tell_at(&self, now: BootInstant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.told.is_some_and(|told| told.until(now) < self.apart) {

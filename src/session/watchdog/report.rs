@@ -92,11 +92,15 @@ impl Watchdog {
     }
 
     /// Tells, once for each hold, that a call has waited for it for a whole lease: the holder may be a parent that waits
-    /// for this call of its child. No executor tells who waits for a task, so it may as well be a long job.
+    /// for this call of its child. The runtime does not say which task waits for which, so this may also be a long job.
     ///
     /// Looked for when a hold was renewed. So no call has a timer for this, and a hold that ends within its lease costs
     /// nothing.
     pub(super) fn tell_wait(&self, hold: &Hold) {
+        // What is not told is not looked for: with many readers that would take long.
+        if !self.waits.is_due() {
+            return;
+        }
         let now = BootInstant::now();
         let lease = hold.lock().outlasts_its_lease(now);
         let Some(lease) = lease.filter(|_| hold.is_guarded()) else {
