@@ -1,7 +1,8 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
 use redlatch::{
-    Client, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock, ReleaseBy,
+    Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock,
+    ReleaseBy,
 };
 use tokio::time::{Instant, sleep};
 
@@ -197,18 +198,23 @@ async fn server_that_is_stopped_is_no_backend_until_it_starts() {
     guard.unlock().await.unwrap();
 }
 
+/// Returns a RedLock over all of these servers, each with a client of its own.
+async fn red_lock(
+    servers: &[MemoryServer],
+    settings: impl Fn(ClientBuilder) -> ClientBuilder,
+) -> RedLock {
+    let mut locks = Vec::new();
+    for server in servers {
+        let builder = settings(Client::builder().config(server.config()));
+        locks.push(builder.build().await.unwrap().lock("job"));
+    }
+    RedLock::new(locks)
+}
+
 #[tokio::test(start_paused = true)]
 async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
     let servers = [(); 3].map(|()| MemoryServer::new());
-    let lock = async |trusts| {
-        let mut locks = Vec::new();
-        for server in &servers {
-            let builder = Client::builder().config(server.config());
-            let client = builder.trust_fresh_servers(trusts).build().await;
-            locks.push(client.unwrap().lock("job"));
-        }
-        RedLock::new(locks)
-    };
+    let lock = |trusts| red_lock(&servers, move |builder| builder.trust_fresh_servers(trusts));
     let (careful, trusting) = (lock(false).await, lock(true).await);
     assert!(careful.try_lock().await.is_err(), "they have just started");
     servers[0].stop();
@@ -224,36 +230,13 @@ async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
     assert!(careful.try_lock().await.is_err(), "two have forgotten");
 }
 
-/// The first call asks which servers they are, beside asking for the lock.
-#[tokio::test(start_paused = true)]
-async fn first_call_of_a_red_lock_waits_once_for_silent_servers() {
-    let servers = [(); 3].map(|()| MemoryServer::new());
-    let mut locks = Vec::new();
-    for server in &servers {
-        let builder = Client::builder().config(server.config());
-        let builder = builder.command_timeout(secs(1));
-        locks.push(builder.build().await.unwrap().lock("job"));
-    }
-    servers.iter().for_each(MemoryServer::stop_answering);
-    let started = Instant::now();
-    let call = RedLock::new(locks).try_lock().await;
-    assert_eq!(kind(call), ErrorKind::Quorum);
-    assert!(started.elapsed() < millis(1_100), "{:?}", started.elapsed());
-}
-
 /// The first server grants its part and has it taken away while the second still considers: two of three would have
 /// granted, but one of them no longer stands by it.
 #[tokio::test(start_paused = true)]
 async fn grant_that_a_server_denied_before_the_majority_answered_does_not_count() {
     let servers = [(); 3].map(|()| MemoryServer::new());
-    let mut locks = Vec::new();
-    for server in &servers {
-        let builder = Client::builder().config(server.config());
-        let builder = builder.trust_fresh_servers(true);
-        locks.push(builder.build().await.unwrap().lock("job"));
-    }
+    let lock = red_lock(&servers, |builder| builder.trust_fresh_servers(true)).await;
     let operator = client(&servers[0]).await;
-    let lock = RedLock::new(locks);
     lock.lock().await.unwrap().unlock().await.unwrap();
     servers[1..].iter().for_each(MemoryServer::stop_answering);
     let call = tokio::spawn(async move { lock.lock().await });

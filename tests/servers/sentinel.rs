@@ -143,6 +143,11 @@ async fn named(set: &Sentinels) -> (&Server, Instant) {
     }
 }
 
+/// Waits until a client has left its frozen primary, whose answers count until then. The new one is who answers this.
+async fn has_left(client: &Client) {
+    eventually("the client has left", async || client.ping().await.is_ok()).await;
+}
+
 /// Returns whether a connection of this crate's leads to a server.
 fn is_connected_to(server: &Server) -> bool {
     let clients = server.connection().command(&["CLIENT", "LIST"]).text();
@@ -211,8 +216,7 @@ async fn primary_that_was_frozen_takes_no_release() {
     // The release lies in the socket of the frozen primary.
     drop(dropped);
     let (server, word) = named(&set).await;
-    // An answer of the old primary counts until the client has left it. The new one is who answers this.
-    eventually("the client has left", async || holder.ping().await.is_ok()).await;
+    has_left(&holder).await;
     set.primary().thaw();
     let kept = kept.unlock().await;
     let released = Instant::now();
@@ -245,8 +249,7 @@ async fn primary_that_was_frozen_carries_no_transaction_to_its_end() {
     set.primary().freeze();
     let released = tokio::spawn(async move { guard.unlock().await });
     let (server, _) = named(&set).await;
-    // An answer of the old primary counts until the client has left it. The new one is who answers this.
-    eventually("the client has left", async || client.ping().await.is_ok()).await;
+    has_left(&client).await;
     set.primary().thaw();
     soon(released).await.unwrap().unwrap();
     assert!(!server.connection().exists("k"));
