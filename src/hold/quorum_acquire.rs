@@ -14,10 +14,11 @@
 
 use std::collections::BTreeSet;
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tracing::{Instrument, debug, debug_span};
@@ -75,8 +76,8 @@ pub(super) struct Outvoted {
 }
 
 impl QuorumAcquire {
-    /// Creates the request, and checks nothing: [`ensure_distinct`](Self::ensure_distinct) asks which servers they
-    /// are.
+    /// Creates the request, and checks nothing: [`acquire_of_strangers`](Self::acquire_of_strangers) asks which servers
+    /// they are.
     pub(crate) fn new(requests: Vec<AcquireRequest>, longest: LeaseTime) -> Self {
         Self { requests, longest }
     }
@@ -244,9 +245,15 @@ impl QuorumAcquire {
         });
     }
 
-    /// Refuses two members on one server, whose vote would count twice. Called for each acquisition by a handle until
-    /// all servers have answered once. Returns `false` if a server could not be asked, which cannot vote either.
-    pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
+    /// Acquires the lock, and refuses two members on one server, whose vote would count twice. For a handle until all
+    /// servers have said once which they are. Returns whether they have.
+    ///
+    /// They are asked beside being asked for the lock, over the same connections. So a server that votes has said before
+    /// which it is, and nobody waits for the others.
+    pub(crate) async fn acquire_of_strangers(
+        &self,
+        deadline: Deadline,
+    ) -> Result<(Option<QuorumHold>, bool), Error> {
         let asked = self.requests.iter().map(async |request| {
             let key = request.name.key();
             match request.client.backend.silence(key) {
@@ -254,17 +261,21 @@ impl QuorumAcquire {
                 None => request.client.server(key).await,
             }
         });
-        let servers = join_all(asked).await;
-        for (at, server) in servers.iter().enumerate() {
-            // Servers that have not answered cannot be compared; the caller asks again with its next call.
-            let mut before = servers[..at].iter().flatten();
-            if let Ok(server) = server
-                && before.any(|other| other == server)
-            {
-                return Err(self.one_server());
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut servers = BTreeSet::new();
+        let mut acquired = pin!(self.acquire(deadline));
+        let quorum_hold = loop {
+            tokio::select! {
+                biased;
+                Some(server) = asked.next() => {
+                    if let Ok(server) = server && !servers.insert(server) {
+                        return Err(self.one_server());
+                    }
+                }
+                acquired = &mut acquired => break acquired?,
             }
-        }
-        Ok(servers.iter().all(Result::is_ok))
+        };
+        Ok((quorum_hold, servers.len() == self.requests.len()))
     }
 
     fn one_server(&self) -> Error {

@@ -413,10 +413,16 @@ impl RedLock {
         }
         let acquire = async {
             let quorum_acquire = QuorumAcquire::new(requests, longest);
-            if self.distinct.get().is_none() && quorum_acquire.ensure_distinct().await? {
-                self.distinct.set(()).ok();
-            }
-            let quorum_hold = quorum_acquire.acquire(deadline()).await?;
+            let quorum_hold = if self.distinct.get().is_some() {
+                quorum_acquire.acquire(deadline()).await?
+            } else {
+                let acquired = quorum_acquire.acquire_of_strangers(deadline());
+                let (quorum_hold, are_distinct) = Box::pin(acquired).await?;
+                if are_distinct {
+                    self.distinct.set(()).ok();
+                }
+                quorum_hold
+            };
             let name = quorum_acquire.name().clone();
             let guard =
                 |quorum_hold| RedGuard::new(quorum_hold, longest, client.clone(), name, owner);

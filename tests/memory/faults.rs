@@ -230,6 +230,27 @@ async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
     assert!(careful.try_lock().await.is_err(), "two have forgotten");
 }
 
+/// The first call asks which servers they are, beside asking for the lock.
+#[tokio::test(start_paused = true)]
+async fn first_call_of_a_red_lock_waits_for_silent_servers_once_or_not_at_all() {
+    let servers = [(); 5].map(|()| MemoryServer::new());
+    let settings = |builder: ClientBuilder| {
+        let builder = builder.trust_fresh_servers(true);
+        builder.command_timeout(secs(1)).watchdog_lease(secs(30))
+    };
+    let lock = red_lock(&servers, settings).await;
+    servers[3..].iter().for_each(MemoryServer::stop_answering);
+    let started = Instant::now();
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    assert!(started.elapsed() < millis(50), "{:?}", started.elapsed());
+
+    let lock = red_lock(&servers[..3], settings).await;
+    servers.iter().for_each(MemoryServer::stop_answering);
+    let started = Instant::now();
+    assert_eq!(kind(lock.try_lock().await), ErrorKind::Quorum);
+    assert!(started.elapsed() < millis(1_100), "{:?}", started.elapsed());
+}
+
 /// The first server grants its part and has it taken away while the second still considers: two of three would have
 /// granted, but one of them no longer stands by it.
 #[tokio::test(start_paused = true)]
