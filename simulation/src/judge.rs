@@ -221,8 +221,20 @@ impl Judge {
         let plan = self.plan();
         let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
         let leaked = plan.names[name].total;
-        self.names[name].haunted = now() + longest;
+        self.haunt_until(name, now() + longest);
         self.names[name].leaked += leaked;
+    }
+
+    fn haunt_until(&mut self, name: usize, time: u64) {
+        let haunted = &mut self.names[name].haunted;
+        *haunted = (*haunted).max(time);
+    }
+
+    /// Whatever its owner asks for or gives back prolongs a level that nobody has a guard for.
+    fn haunt_beside(&mut self, name: usize, owner: &Owner) {
+        if self.names[name].left.contains(owner) {
+            self.haunt(name);
+        }
     }
 
     /// What a call had, or may have got, is being given back: at once where nothing is wrong.
@@ -234,8 +246,7 @@ impl Judge {
             true => plan.command_timeout,
             false => LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout,
         };
-        let haunted = &mut self.names[name].haunted;
-        *haunted = (*haunted).max(now() + span);
+        self.haunt_until(name, now() + span);
     }
 
     /// As [`Self::haunt`], while the watchdog goes on for as long as it may.
