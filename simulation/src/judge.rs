@@ -44,8 +44,8 @@ struct Call {
     what: String,
     /// How long it may take, if that has a limit.
     limit: Option<u64>,
-    /// The names that it waits for.
-    waits: Vec<usize>,
+    /// The names that it asks for.
+    names: Vec<usize>,
     /// How long its process was paused, and it was not polled, since it began.
     absent: u64,
 }
@@ -199,7 +199,7 @@ impl Judge {
         let calls = std::mem::take(&mut self.calls);
         for (id, call) in calls {
             match call.process == process {
-                true => call.waits.iter().for_each(|name| self.haunt(*name)),
+                true => call.names.iter().for_each(|name| self.haunt(*name)),
                 false => drop(self.calls.insert(id, call)),
             }
         }
