@@ -86,11 +86,13 @@ impl Machine {
         let due = self.due(now() + span);
         BASE.set((self.faster == 0).then_some(self.base));
         self.block_on(async move {
-            // A clock that is slow may stand at that time already. What has arrived is worked off all the same.
+            if due > Instant::now() {
+                return sleep_until(due).await;
+            }
+            // Its clock is slow, and stands for now. What has arrived is worked off all the same.
             for _ in 0..TURNS {
                 yield_now().await;
             }
-            sleep_until(due).await;
         });
         BASE.set(None);
     }
