@@ -36,8 +36,8 @@ pub async fn cared<T>(call: u64, care: Care, future: impl Future<Output = T>) ->
             Step::Done(done) => return Some(done),
             Step::Dropped => return None,
             Step::Unpolled(span) => {
-                sleep(Duration::from_millis(span)).await;
                 judge(|judge| judge.unpolled(call, span));
+                sleep(Duration::from_millis(span)).await;
             }
         }
     }

@@ -44,8 +44,8 @@ struct Call {
     what: String,
     /// How long it may take, if that has a limit.
     limit: Option<u64>,
-    /// The names that it waits for.
-    waits: Vec<usize>,
+    /// The names that it asks for.
+    names: Vec<usize>,
     /// How long its process was paused, and it was not polled, since it began.
     absent: u64,
 }
@@ -199,7 +199,7 @@ impl Judge {
         let calls = std::mem::take(&mut self.calls);
         for (id, call) in calls {
             match call.process == process {
-                true => call.waits.iter().for_each(|name| self.haunt(*name)),
+                true => call.names.iter().for_each(|name| self.haunt(*name)),
                 false => drop(self.calls.insert(id, call)),
             }
         }
@@ -221,8 +221,20 @@ impl Judge {
         let plan = self.plan();
         let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
         let leaked = plan.names[name].total;
-        self.names[name].haunted = now() + longest;
+        self.haunt_until(name, now() + longest);
         self.names[name].leaked += leaked;
+    }
+
+    fn haunt_until(&mut self, name: usize, time: u64) {
+        let haunted = &mut self.names[name].haunted;
+        *haunted = (*haunted).max(time);
+    }
+
+    /// Whatever its owner asks for or gives back prolongs a level that nobody has a guard for.
+    fn haunt_beside(&mut self, name: usize, owner: &Owner) {
+        if self.names[name].left.contains(owner) {
+            self.haunt(name);
+        }
     }
 
     /// What a call had, or may have got, is being given back: at once where nothing is wrong.
@@ -234,8 +246,7 @@ impl Judge {
             true => plan.command_timeout,
             false => LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout,
         };
-        let haunted = &mut self.names[name].haunted;
-        *haunted = (*haunted).max(now() + span);
+        self.haunt_until(name, now() + span);
     }
 
     /// As [`Self::haunt`], while the watchdog goes on for as long as it may.

@@ -5,7 +5,11 @@ use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep_until};
+
+/// How often tasks that wake each other have their turn without any time passing.
+const TURNS: usize = 8;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
@@ -81,7 +85,15 @@ impl Machine {
     pub fn run(&self, span: u64) {
         let due = self.due(now() + span);
         BASE.set((self.faster == 0).then_some(self.base));
-        self.block_on(async move { sleep_until(due).await });
+        self.block_on(async move {
+            if due > Instant::now() {
+                return sleep_until(due).await;
+            }
+            // Its clock is slow, and stands for now. What has arrived is worked off all the same.
+            for _ in 0..TURNS {
+                yield_now().await;
+            }
+        });
         BASE.set(None);
     }
 

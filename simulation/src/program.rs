@@ -178,12 +178,12 @@ impl Task<'_> {
         &self,
         what: String,
         limit: Option<u64>,
-        waits: &[usize],
+        names: &[usize],
         care: Care,
         future: impl Future<Output = Result<T, Error>>,
         told: impl FnOnce(&T) -> &'static str,
     ) -> Option<Result<T, Error>> {
-        let id = judge(|judge| judge.call(self.id(), what, limit, waits));
+        let id = judge(|judge| judge.call(self.id(), what, limit, names));
         let result = cared(id, care, future).await;
         judge(|judge| match &result {
             None => judge.returned(id, "dropped", None),
@@ -193,7 +193,7 @@ impl Task<'_> {
         result
     }
 
-    /// Makes a call that waits for no name, and awaits it.
+    /// Makes a call that asks for no name, and awaits it.
     async fn just<T>(
         &self,
         what: String,

@@ -25,7 +25,7 @@ const QUIET: u64 = 150_000;
 
 /// How many milliseconds processes run at a time where nothing has arrived for so long.
 const QUIET_SPAN: u64 = 5;
-const QUIET_AFTER: u64 = 20;
+const QUIET_AFTER: u64 = 6;
 
 thread_local! {
     static IS_OVER: Cell<bool> = const { Cell::new(false) };

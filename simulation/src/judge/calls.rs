@@ -20,7 +20,7 @@ impl Judge {
         (process, task): (usize, usize),
         what: String,
         limit: Option<u64>,
-        waits: &[usize],
+        names: &[usize],
     ) -> u64 {
         self.figures.calls += 1;
         let id = self.id();
@@ -34,18 +34,22 @@ impl Judge {
                 began: now(),
                 what,
                 limit,
-                waits: waits.to_vec(),
+                names: names.to_vec(),
                 absent: 0,
             },
         );
         id
     }
 
-    /// A call was not polled for so long.
+    /// Nobody polls a call for so long from now on. Until it is polled again it may have been granted what it asks for.
     pub fn unpolled(&mut self, call: u64, span: u64) {
-        if let Some(call) = self.calls.get_mut(&call) {
-            call.absent += span;
-        }
+        let Some(call) = self.calls.get_mut(&call) else {
+            return;
+        };
+        call.absent += span;
+        let names = call.names.clone();
+        let until = now() + span + self.plan().command_timeout;
+        names.iter().for_each(|name| self.haunt_until(*name, until));
     }
 
     pub fn returned(&mut self, call: u64, outcome: &str, error: Option<&Error>) {
@@ -71,8 +75,9 @@ impl Judge {
             let what = format!("error in calm weather: {}: {error}", call.what);
             self.violation(what);
         }
-        if outcome == "dropped" || error.is_some() {
-            call.waits.iter().for_each(|name| self.owed(*name));
+        // One that asks for several may have had some of them.
+        if outcome == "dropped" || error.is_some() || call.names.len() > 1 {
+            call.names.iter().for_each(|name| self.owed(*name));
         }
     }
 
@@ -98,9 +103,14 @@ impl Judge {
                 Kind::Counted | Kind::Expirable | Kind::Latch
             )
         };
-        if let [name] = call.waits[..]
+        // One that asks for several may have some of them.
+        let others = self.calls.values().filter(|other| other.names.len() > 1);
+        if let [name] = call.names[..]
             && is_lock(&name)
             && !self.holds.values().any(|hold| hold.name == name)
+            && !others
+                .flat_map(|other| &other.names)
+                .any(|other| *other == name)
         {
             let known = &self.names[name];
             let free = known.free.max(known.haunted).max(quiet);
@@ -155,7 +165,7 @@ impl Judge {
                 ..
             } = call;
             self.check_span(&call, "no end");
-            if !call.waits.iter().any(|name| {
+            if !call.names.iter().any(|name| {
                 matches!(
                     self.plan().names[*name].kind,
                     Kind::Counted | Kind::Expirable

@@ -103,6 +103,7 @@ impl Judge {
     /// Takes note of a hold, and returns its number.
     fn begins(&mut self, hold: Hold) -> u64 {
         let id = self.id();
+        self.haunt_beside(hold.name, &hold.owner);
         self.holds.insert(id, hold);
         id
     }
@@ -161,6 +162,7 @@ impl Judge {
     /// A holder begins to give a hold back, or has lost it. Nobody believes in it any more.
     pub fn parted(&mut self, hold: u64) -> Option<Parted> {
         let hold = self.holds.remove(&hold)?;
+        self.haunt_beside(hold.name, &hold.owner);
         if !self.holds.values().any(|other| other.name == hold.name) {
             self.names[hold.name].free = now();
         }

@@ -69,9 +69,8 @@ macro_rules! permits {
                 };
                 let what = format!("acquire {wanted} of {}", self.shown(section));
                 let told = |permit: &Option<_>| if permit.is_some() { "granted" } else { "busy" };
-                let waits = &section.names;
                 let asked = self
-                    .call(what, limit, waits, section.care, asked, told)
+                    .call(what, limit, &section.names, section.care, asked, told)
                     .await;
                 let Some(Ok(Some(permit))) = asked else {
                     return;

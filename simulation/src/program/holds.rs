@@ -29,11 +29,6 @@ impl Task<'_> {
         let mut levels = Vec::new();
         for level in 0..section.levels {
             let ask = if level == 0 { section.ask } else { Ask::Once };
-            let waits = if ask == Ask::Once {
-                &[][..]
-            } else {
-                &section.names
-            };
             let care = if level == 0 {
                 section.care
             } else {
@@ -44,17 +39,13 @@ impl Task<'_> {
             let asked = self.call(
                 format!("lock {}", self.shown(section)),
                 limit,
-                waits,
+                &section.names,
                 care,
                 lock.ask(ask),
                 told,
             );
-            match asked.await {
-                Some(Ok(Some(guard))) => levels.push(self.held(section, &owner, guard)),
-                None if ask == Ask::Once => {
-                    judge(|judge| section.names.iter().for_each(|name| judge.owed(*name)));
-                }
-                _ => {}
+            if let Some(Ok(Some(guard))) = asked.await {
+                levels.push(self.held(section, &owner, guard));
             }
             if levels.len() as u32 != level + 1 {
                 break;
@@ -247,12 +238,12 @@ impl Task<'_> {
             ..section.care
         };
         let ran = lock.run(wait, Box::pin(work));
-        let result = self.call(what, limit, &[], care, ran, told).await;
+        let called = self.call(what, limit, &section.names, care, ran, told);
+        let result = called.await;
         let parted = parted.into_inner().unwrap_or_else(PoisonError::into_inner);
-        judge(|judge| match &result {
-            Some(Ok(_)) => judge.unlocked(self.id(), &parted, &Ok(())),
-            _ => section.names.iter().for_each(|name| judge.owed(*name)),
-        });
+        if let Some(Ok(_)) = result {
+            judge(|judge| judge.unlocked(self.id(), &parted, &Ok(())));
+        }
     }
 
     fn named(&self, section: &Section, owner: &Owner) -> Box<dyn Named> {
