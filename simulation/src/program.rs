@@ -208,11 +208,7 @@ impl Task<'_> {
     /// Returns how long a call with this wait may take.
     fn limit(&self, ask: Ask, names: &[usize]) -> Option<u64> {
         let plan = &self.process.plan;
-        // The first call of a handle for a RedLock asks its servers who they are.
-        let rounds = match plan.names[names[0]].kind {
-            Kind::Red => 2,
-            _ => names.len() as u64,
-        };
+        let rounds = names.len() as u64;
         match ask {
             Ask::Wait => None,
             Ask::Once => Some(rounds * plan.command_timeout),
