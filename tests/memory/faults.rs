@@ -1,5 +1,8 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
+use std::pin::pin;
+
+use futures_util::FutureExt;
 use redlatch::{
     Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock,
     ReleaseBy,
@@ -196,6 +199,35 @@ async fn server_that_is_stopped_is_no_backend_until_it_starts() {
     server.start();
     sleep(secs(3600)).await;
     guard.unlock().await.unwrap();
+}
+
+/// A call that nobody polled learns late that there was no connection. The server has answered others since, so that is
+/// no silence, for which those that wait would give up.
+#[tokio::test(start_paused = true)]
+async fn old_failure_of_a_call_that_nobody_polled_ends_no_wait() {
+    let server = MemoryServer::new();
+    let holder = client(&server).await;
+    let guard = holder.lock("job").lock().await.unwrap();
+    server.stop();
+    let builder = Client::builder().config(server.config()).connect_lazily();
+    let builder = builder.watchdog_lease(secs(3)).command_timeout(secs(1));
+    let other = builder.build().await.unwrap();
+    let lock = other.lock("rare");
+    let mut unpolled = pin!(lock.try_lock());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    server.start();
+    let waiting = [(); 2].map(|()| {
+        let lock = other.lock("job");
+        tokio::spawn(async move { lock.lock().await?.unlock().await })
+    });
+    // The second waits behind the first, and looks after each lease whether the server is silent.
+    sleep(millis(59_990)).await;
+    assert_eq!(kind(unpolled.await), ErrorKind::Backend);
+    sleep(secs(60)).await;
+    guard.unlock().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+    }
 }
 
 /// Returns a RedLock over all of these servers, each with a client of its own.

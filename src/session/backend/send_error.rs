@@ -216,9 +216,13 @@ impl Node {
             )
             .unanswered(),
         };
-        let is_late = matches!(broken, Broken::TimedOut(_));
+        let answers_others = match broken {
+            Broken::TimedOut(_) => self.commands.is_slow(self.patience),
+            // A future that was not polled for long learns now of a connection that was gone long ago.
+            _ => self.silence.has_spoken_since(started),
+        };
         let error = broken.causes(error);
-        if !(is_late && self.commands.is_slow(self.patience)) {
+        if !answers_others {
             self.commands.redial_if_stalled(self.patience);
             self.is_silent(started, false, &error);
         }

@@ -14,7 +14,14 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Callers give up after some time of it, the cluster looks for another owner of the slots, and calls that can do
 /// without the server spare themselves the wait.
 #[derive(Debug, Default)]
-pub(super) struct Silence(Mutex<Option<Begun>>);
+pub(super) struct Silence(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    begun: Option<Begun>,
+    /// When the server last answered.
+    heard: Option<BootInstant>,
+}
 
 /// What an answer says about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +48,14 @@ struct Begun {
 impl Silence {
     /// Takes note of a request from `started` that was of no use. Returns whether it is the first such request.
     ///
-    /// The beginning stays that of the first one.
+    /// The beginning stays that of the first one. No silence begins before the last answer.
     pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) -> bool {
-        let mut silence = self.lock();
-        let begun = silence.as_ref();
+        let mut known = self.lock();
+        let started = known.heard.map_or(started, |heard| heard.max(started));
+        let begun = known.begun.as_ref();
         let is_first = begun.is_none();
         let (since, tried) = begun.map_or((started, started), |begun| (begun.since, begun.tried));
-        *silence = Some(Begun {
+        known.begun = Some(Begun {
             since,
             is_replica,
             tried,
@@ -58,10 +66,11 @@ impl Silence {
 
     /// Takes note of an answer, which ends the silence, and returns what that says.
     pub(super) fn spoke(&self) -> Heard {
-        let mut silence = self.lock();
+        let mut known = self.lock();
+        known.heard = Some(BootInstant::now());
         // A replica answers too, so an answer alone does not show that the server is a primary again.
-        let ended = silence.take_if(|begun| !begun.is_replica);
-        match (ended, silence.is_none()) {
+        let ended = known.begun.take_if(|begun| !begun.is_replica);
+        match (ended, known.begun.is_none()) {
             (Some(_), _) => Heard::Again,
             (None, true) => Heard::AsBefore,
             (None, false) => Heard::PerhapsReplica,
@@ -70,13 +79,18 @@ impl Silence {
 
     /// Takes note of an answer of a primary, which ends the period.
     pub(super) fn end(&self) {
-        *self.lock() = None;
+        self.lock().begun = None;
+    }
+
+    /// Whether the server has answered after this instant.
+    pub(super) fn has_spoken_since(&self, instant: BootInstant) -> bool {
+        self.lock().heard.is_some_and(|heard| heard > instant)
     }
 
     /// Returns since when the period lasts, and how the last request failed.
     pub(super) fn begun(&self) -> Option<(BootInstant, Error)> {
-        let silence = self.lock();
-        let begun = silence.as_ref();
+        let known = self.lock();
+        let begun = known.begun.as_ref();
         begun.map(|begun| (begun.since, begun.error.clone()))
     }
 
@@ -84,7 +98,7 @@ impl Silence {
     /// callers together ask once in [`TRY_AGAIN`].
     pub(super) fn is_to_be_tried(&self) -> bool {
         let now = BootInstant::now();
-        match &mut *self.lock() {
+        match &mut self.lock().begun {
             Some(begun) if begun.tried.plus(TRY_AGAIN) > now => false,
             Some(begun) => {
                 begun.tried = now;
@@ -94,7 +108,7 @@ impl Silence {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Begun>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
