@@ -156,6 +156,7 @@ impl Session {
             backend: backend.clone(),
             grants: Arc::default(),
             reaper: reaper.clone(),
+            command_timeout: settings.command_timeout,
             runtime: Spawner::current(),
             tally: tally.clone(),
         });

@@ -70,13 +70,15 @@ impl Releaser {
     /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
     /// stood. The first try may have been `written` already.
     ///
-    /// Sends one request, and another one each time that other processes have taken levels over. If the future is
-    /// dropped after that, the record is in doubt; the caller's `Undo`, or the background, sends another.
+    /// Sends one request, and another one each time that other processes have taken levels over. Each may take the time
+    /// of one request for this lease, and `patience` if that is longer. If the future is dropped after that, the record
+    /// is in doubt; the caller's `Undo`, or the background, sends another.
     pub(super) async fn release(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         sending: Option<&Sending>,
         written: Option<Written>,
+        patience: Duration,
     ) -> Result<bool, Error> {
         let (_turn, mut written) = match written {
             Some(Written {
@@ -95,7 +97,7 @@ impl Releaser {
             let Some(mut release) = self.next(hold) else {
                 return Ok(Self::was_held(hold));
             };
-            let budget = hold.time_left(began);
+            let budget = hold.time_left(began).max(patience);
             let answered = self
                 .sent(&mut release, sending, written.take(), budget)
                 .await;

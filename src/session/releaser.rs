@@ -45,6 +45,8 @@ pub(crate) struct Releaser {
     /// The waiters here that stand in server queues.
     pub(crate) grants: Arc<Grants>,
     pub(super) reaper: Reaper,
+    /// How long the background waits for the answer to a release.
+    pub(super) command_timeout: Duration,
     /// For tasks that outlive the call that needs them.
     pub(crate) runtime: Spawner,
     pub(super) tally: Arc<Tally>,

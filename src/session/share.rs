@@ -8,6 +8,7 @@
 //! Much of the session is generic in what is owed (`D`), for tests. The types that ship are named here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -92,7 +93,11 @@ impl Owed for Share {
     /// which pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
         let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
-        let release = async move { releaser.release(&hold, Some(&sending), None).await };
+        let release = async move {
+            releaser
+                .release(&hold, Some(&sending), None, Duration::ZERO)
+                .await
+        };
         let holds = std::slice::from_ref(&self.hold);
         let was_held = self.releaser.polled(release, holds).await;
         self.can_wait |= was_held.is_err();
@@ -196,9 +201,12 @@ impl Owing for Unanswered {
 impl Background for Unanswered {
     fn send<'a>(&'a mut self, _: &'a Backend) -> BoxFuture<'a, Result<(), Error>> {
         let written = self.written.take();
-        let release = self
-            .releaser
-            .release(&self.hold, self.sending.as_ref(), written);
+        // No lease runs out behind this. Within the time of a request for a short lease, a server that is far away would
+        // never answer, and the acquisitions of the name would wait for that.
+        let patience = self.releaser.command_timeout;
+        let release =
+            self.releaser
+                .release(&self.hold, self.sending.as_ref(), written, patience);
         Box::pin(release.map(|released| released.map(drop)))
     }
 

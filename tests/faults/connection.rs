@@ -247,6 +247,23 @@ async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
     nothing_left(&server, [&client]).await;
 }
 
+/// A request for a lease of 400 ms may take 67, and the server is 120 away: nothing is granted in time. What is given
+/// back for it has the time of any command, so the owner's next call does not wait behind it again and again.
+// fault: S28
+#[tokio::test]
+async fn lease_too_short_for_the_distance_is_in_nobodys_way_later() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    proxy.delay(millis(60));
+    let lock = |lease| client.lock("k").lease(millis(lease));
+    for _ in 0..3 {
+        soon(lock(400).try_lock()).await.unwrap_err();
+    }
+    let guard = soon(lock(1_500).lock()).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+}
+
 /// Replies arrive in the order of the requests: each caller gets its own, however many are cut off.
 // fault: S24
 #[tokio::test(flavor = "multi_thread")]
