@@ -204,9 +204,9 @@ impl Background for Unanswered {
         // No lease runs out behind this. Within the time of a request for a short lease, a server that is far away would
         // never answer, and the acquisitions of the name would wait for that.
         let patience = self.releaser.command_timeout;
-        let release =
-            self.releaser
-                .release(&self.hold, self.sending.as_ref(), written, patience);
+        let release = self
+            .releaser
+            .release(&self.hold, self.sending.as_ref(), written, patience);
         Box::pin(release.map(|released| released.map(drop)))
     }
 
