@@ -214,6 +214,11 @@ impl Judge {
                 false => drop(self.holds.insert(id, hold)),
             }
         }
+        // It may have owed permits that nobody else gives back.
+        let totals: Vec<_> = self.plan().names.iter().map(|shared| shared.total).collect();
+        for (name, total) in self.names.iter_mut().zip(totals) {
+            name.leaked += total;
+        }
     }
 
     /// Somebody may have a name for one longest lease, and gives back no permits.
