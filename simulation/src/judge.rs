@@ -215,7 +215,12 @@ impl Judge {
             }
         }
         // It may have owed permits that nobody else gives back.
-        let totals: Vec<_> = self.plan().names.iter().map(|shared| shared.total).collect();
+        let totals: Vec<_> = self
+            .plan()
+            .names
+            .iter()
+            .map(|shared| shared.total)
+            .collect();
         for (name, total) in self.names.iter_mut().zip(totals) {
             name.leaked += total;
         }
