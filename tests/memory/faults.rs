@@ -1,9 +1,7 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
-use redlatch::{
-    Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock,
-    ReleaseBy,
-};
+use redlatch::config::{Protocol, ReleaseBy};
+use redlatch::{Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, RedLock};
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{acquiring, kind, millis, passes, secs, stranger};
@@ -266,7 +264,7 @@ async fn plain_locks_without_scripts_exclude_each_other() {
     of(&other).lock().await.unwrap().unlock().await.unwrap();
 }
 
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 #[tokio::test(start_paused = true)]
 async fn admin_sees_locks_and_the_server() {
     let (_server, client, other) = two().await;
