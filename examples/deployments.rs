@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Owner, Tls};
+use redlatch::config::Tls;
+use redlatch::{Client, Config, Owner};
 use redlatch_testkit::{Cluster, Sentinels, Server};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -24,7 +24,7 @@ const AT_A_TIME: usize = 4;
 fn main() -> Result<(), Failure> {
     match env::args().collect::<Vec<_>>().as_slice() {
         [_, role, store, url] if role == "worker" => {
-            let worker = Client::run(url, async |client| worker(client, Path::new(store)).await);
+            let worker = Client::with(url, async |client| worker(client, Path::new(store)).await);
             tokio::runtime::Runtime::new()?.block_on(worker)
         }
         _ => narrate(),

@@ -6,7 +6,8 @@ use std::env;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, LeaderWatch};
+use redlatch::leader::LeaderWatch;
+use redlatch::{Client, Error};
 use redlatch_testkit::Playground;
 use tokio::io::AsyncReadExt;
 
@@ -75,7 +76,7 @@ async fn candidate(name: &str, url: &str) -> Result<(), Failure> {
         .build()
         .await?;
     let election = client.leader(ELECTION).identity(name);
-    let leading = election.run(async |term| {
+    let leading = election.lead(async |term| {
         for round in 1.. {
             // A store that checks the token refuses a leader that does not know yet that it was deposed.
             println!("  {name}: round {round} of the term {}", term.token());

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redlatch::{Client, Config, Login};
+use redlatch::config::Login;
+use redlatch::{Client, Config};
 use redlatch_testkit::Server;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -46,7 +47,7 @@ async fn main() -> Result<()> {
 }
 
 /// Credentials that are read from a file, as a secret that is mounted into a container.
-fn from_file(path: PathBuf) -> impl redlatch::Credentials {
+fn from_file(path: PathBuf) -> impl redlatch::config::Credentials {
     move || {
         let path = path.clone();
         async move {

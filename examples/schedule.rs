@@ -80,8 +80,8 @@ async fn worker(took: u64, url: &str) -> Result<(), Failure> {
         .watchdog_lease(LEASE)
         .build()
         .await?;
-    let report = client.run_once(JOB, WITHIN);
-    let ran = report.run(async |run| {
+    let report = client.job(JOB, WITHIN);
+    let ran = report.execute(async |run| {
         println!("begins");
         sleep(Duration::from_millis(took)).await;
         // The store that the report goes to can refuse the token of a run that was paused.

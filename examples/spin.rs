@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Backoff, Client, Error};
+use redlatch::config::Backoff;
+use redlatch::{Client, Error};
 use redlatch_testkit::Playground;
 
 #[tokio::main]

@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use redlatch::Backoff;
+/// use redlatch::config::Backoff;
 ///
 /// let gentle = Backoff::fixed(Duration::from_secs(3)).jitter(Duration::from_secs(1)); // 3 to 4 seconds
 /// ```
@@ -47,7 +47,7 @@ impl Backoff {
     /// # let client = redlatch::Client::connect(url).await?;
     /// # let other = redlatch::Client::connect(url).await?;
     /// use std::time::Duration;
-    /// use redlatch::Backoff;
+    /// use redlatch::config::Backoff;
     ///
     /// let guard = other.spin_lock("cache-refresh").lock().await?;
     /// let lock = client.spin_lock("cache-refresh").backoff(Backoff::exponential());
@@ -77,7 +77,7 @@ impl Backoff {
     /// # let client = redlatch::Client::connect(url).await?;
     /// # let other = redlatch::Client::connect(url).await?;
     /// use std::time::Duration;
-    /// use redlatch::Backoff;
+    /// use redlatch::config::Backoff;
     ///
     /// let guard = other.spin_lock("nightly-report").lock().await?;
     /// let every = Backoff::fixed(Duration::from_millis(20));
@@ -104,7 +104,7 @@ impl Backoff {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// use std::time::Duration;
-    /// use redlatch::Backoff;
+    /// use redlatch::config::Backoff;
     ///
     /// // Instances that a timer starts at the same time do not keep asking at the same time.
     /// let spread = Backoff::fixed(Duration::from_secs(2)).jitter(Duration::from_secs(1));

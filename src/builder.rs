@@ -113,6 +113,7 @@ impl ClientBuilder {
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias = "ttl")]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.settings.watchdog_lease = lease;
         self
@@ -255,7 +256,8 @@ impl ClientBuilder {
     /// others wait, and the limit always applies.
     ///
     /// The limit holds in every process that uses this crate. While a Redisson client waits, the lock is left to
-    /// Redisson's clients for 5 ms after each such series of handoffs.
+    /// Redisson's clients for 5 ms after each such series of handoffs. Requires the feature `unstable-tuning`: how turns
+    /// are shared may change, and this setting with it.
     ///
     /// # Examples
     ///
@@ -276,16 +278,10 @@ impl ClientBuilder {
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[cfg(feature = "unstable-tuning")]
     pub fn local_handoff_limit(mut self, handoffs: u32) -> Self {
         self.settings.local_handoff_limit = handoffs;
         self
-    }
-
-    /// Former name of [`local_handoff_limit`](Self::local_handoff_limit).
-    #[doc(hidden)]
-    #[deprecated(note = "renamed to `local_handoff_limit`")]
-    pub fn streak(self, handoffs: u32) -> Self {
-        self.local_handoff_limit(handoffs)
     }
 
     /// Sets how long a dead process of this crate blocks Redisson's waiters in the queue of a [fair
@@ -392,7 +388,8 @@ impl ClientBuilder {
     ///
     /// ```
     /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::{Client, Owners};
+    /// use redlatch::config::Owners;
+    /// use redlatch::Client;
     ///
     /// let client = Client::builder().url(url).owners(Owners::Call).build().await?;
     /// let stock = client.lock("stock:7");
@@ -406,7 +403,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Builds the client and runs `body`; then closes the client, whatever `body` returned. See [`Client::run`].
+    /// Builds the client and runs `body`; then closes the client, whatever `body` returned. See [`Client::with`].
     ///
     /// # Errors
     ///
@@ -414,7 +411,7 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Same as for [`Client::run`].
+    /// Same as for [`Client::with`].
     ///
     /// # Examples
     ///
@@ -423,10 +420,10 @@ impl ClientBuilder {
     /// use redlatch::{Client, Error};
     ///
     /// let shard = Client::builder().url(url).name_prefix("billing:");
-    /// shard.run(async |client| client.lock("nightly").lock().await?.unlock().await).await?;
+    /// shard.build_with(async |client| client.lock("nightly").lock().await?.unlock().await).await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn run<T, E: From<Error>>(
+    pub async fn build_with<T, E: From<Error>>(
         self,
         body: impl AsyncFnOnce(&Client) -> Result<T, E>,
     ) -> Result<T, E> {

@@ -112,19 +112,20 @@ impl Client {
     /// # async fn publish() -> Result<(), redlatch::Error> { Ok(()) }
     /// use redlatch::{Client, Error};
     ///
-    /// Client::run(url, async |client| {
+    /// Client::with(url, async |client| {
     ///     let guard = client.lock("nightly").lock().await?;
-    ///     publish().await?; // if it fails, the lock is free by the time `run` returns
+    ///     publish().await?; // if it fails, the lock is free by the time `with` returns
     ///     guard.unlock().await
     /// })
     /// .await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn run<T, E: From<Error>>(
+    #[doc(alias("run", "using"))]
+    pub async fn with<T, E: From<Error>>(
         url: impl AsRef<str>,
         body: impl AsyncFnOnce(&Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        Self::builder().url(url).run(body).await
+        Self::builder().url(url).build_with(body).await
     }
 
     /// Creates a client with default settings on a server of its own, which lies in memory: for tests of code that
@@ -151,6 +152,7 @@ impl Client {
     /// guard.unlock().await?;
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "mock")]
     #[cfg(feature = "memory")]
     pub async fn in_memory() -> Result<Self, Error> {
         let server = crate::memory::MemoryServer::new();
@@ -428,7 +430,7 @@ impl Client {
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    #[cfg(feature = "admin")]
+    #[cfg(feature = "unstable-admin")]
     #[must_use]
     pub fn admin(&self) -> crate::admin::Admin {
         crate::admin::Admin::new(self.client.clone(), self.prefix.clone())

@@ -26,7 +26,7 @@ use crate::wait::{Asked, Waiting, Wanted};
 ///
 /// Use it to continue when a known number of things has happened elsewhere. For one caller at a time, use a
 /// [`ReentrantLock`](crate::ReentrantLock); for a limited number of callers at a time, a
-/// [`Semaphore`](crate::Semaphore). Within one process, a `JoinSet` or tokio's `Barrier` needs no server.
+/// [`Semaphore`](crate::semaphore::Semaphore). Within one process, a `JoinSet` or tokio's `Barrier` needs no server.
 ///
 /// # Guarantee and limit
 ///
@@ -64,6 +64,7 @@ use crate::wait::{Asked, Waiting, Wanted};
 /// assert_eq!(imported.count().await?, 0);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias("CountDownLatch", "Barrier"))]
 #[derive(Clone)]
 pub struct Latch(pub(crate) Counter);
 

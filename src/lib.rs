@@ -20,16 +20,16 @@
 //!
 //! Semaphores and latches have no owner:
 //!
-//! - [`Semaphore`], from [`Client::semaphore`]: a limited number of permits at a time.
-//! - [`ExpirableSemaphore`], from [`Client::expirable_semaphore`]: a limited number of permits at a time, each with a
-//!   lease, so that the permits of a crashed holder come back.
+//! - [`Semaphore`](semaphore::Semaphore), from [`Client::semaphore`]: a limited number of permits at a time.
+//! - [`ExpirableSemaphore`](semaphore::ExpirableSemaphore), from [`Client::expirable_semaphore`]: a limited number of
+//!   permits at a time, each with a lease, so that the permits of a crashed holder come back.
 //! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
 //!
 //! Work that one of several processes does:
 //!
-//! - [`Election`], from [`Client::leader`]: one of them leads, for as long as it lives; others take over, and see who
-//!   leads.
-//! - [`RunOnce`], from [`Client::run_once`]: a job that all of them start at about the same time runs on one of them.
+//! - [`Election`](leader::Election), from [`Client::leader`]: one of them leads, for as long as it lives; others take
+//!   over, and see who leads.
+//! - [`Job`](job::Job), from [`Client::job`]: a job that all of them start at about the same time runs on one of them.
 //!
 //! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
 //! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock. An application that keeps its lock
@@ -95,22 +95,29 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls-aws-lc-rs`, `tls-ring` | [`Tls`](struct.Tls.html), and servers with `rediss://` URLs, by rustls with this [provider](struct.Tls.html#the-provider-of-cryptography) |
+//! | `tls-aws-lc-rs`, `tls-ring` | [`Tls`](config/struct.Tls.html), and servers with `rediss://` URLs, by rustls with this [provider](config/struct.Tls.html#the-provider-of-cryptography) |
 //! | `tls` | the same with the provider that the process has installed |
 //! | `fred-10`, `redis-1` | [`ClientBuilder::fred`](struct.ClientBuilder.html#method.fred) and [`redis`](struct.ClientBuilder.html#method.redis): connects where a client of fred or redis-rs does, and as whom |
 //! | `macros` | the attribute [`locked`](attr.locked.html) |
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
-//! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
-//! | `admin` | [`Client::admin`](struct.Client.html#method.admin), which lists and shows the locks of all processes, releases one by force, and checks servers |
+//! | `tower` | [`OwnerLayer`](tower/struct.OwnerLayer.html), which gives each request an owner of its own |
 //! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate `metrics`: see [its page](metrics/index.html) |
 //! | `memory` | [`MemoryServer`](struct.MemoryServer.html), a server in memory for tests of your own code |
+//! | `unstable-admin` | [`Client::admin`](struct.Client.html#method.admin), which lists and shows the locks of all processes, releases one by force, and checks servers |
+//! | `unstable-tuning` | [`ClientBuilder::local_handoff_limit`](struct.ClientBuilder.html#method.local_handoff_limit) |
 //!
-//! None is on by default. A feature that is off leaves its code and its dependencies out of the build.
+//! None is on by default. A feature that is off leaves its code and its dependencies out of the build. What an
+//! `unstable-` feature adds may change or go in any version, also in a patch: ask for an exact one, `=0.1.0`.
 
 // Each item on docs.rs shows the feature that it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "admin")]
+#[cfg(not(unix))]
+compile_error!(
+    "redlatch needs Unix: there is no clock for leases and no host name on other systems"
+);
+
+#[cfg(feature = "unstable-admin")]
 pub mod admin;
 #[cfg(feature = "macros")]
 mod attribute;
@@ -118,13 +125,14 @@ mod backoff;
 mod builder;
 mod client;
 mod clock;
-mod config;
+pub mod config;
 mod counter;
 mod error;
 mod hold;
+pub mod job;
 mod label;
 mod latch;
-mod leader;
+pub mod leader;
 mod lock;
 mod loss;
 #[cfg(feature = "memory")]
@@ -142,13 +150,12 @@ mod permit_id;
 #[cfg(doc)]
 pub mod pitfalls;
 mod protocol;
-mod run_once;
 mod scope;
-mod semaphore;
+pub mod semaphore;
 mod session;
-mod stats;
+pub mod stats;
 #[cfg(feature = "tower")]
-mod tower;
+pub mod tower;
 #[cfg(doc)]
 pub mod tracing;
 mod wait;
@@ -158,23 +165,14 @@ pub use attribute::locked;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub use attribute::private as __locked;
-pub use backoff::Backoff;
 pub use builder::ClientBuilder;
 pub use client::Client;
-#[cfg(feature = "fred-10")]
-pub use config::FredClient;
-#[cfg(feature = "redis-1")]
-pub use config::RedisClient;
-#[cfg(feature = "tls")]
-pub use config::tls::Tls;
-pub use config::{Address, Config, Connect, Credentials, Login, Protocol};
+#[doc(inline)]
+pub use config::Config;
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
 pub use latch::Latch;
-pub use leader::election::Election;
-pub use leader::term::{Leader, Term};
-pub use leader::watch::LeaderWatch;
 pub use lock::distributed::{DistributedGuard, DistributedLock};
 pub use lock::dynamic::{DynGuard, DynLock};
 pub use lock::fair::FairLock;
@@ -193,16 +191,8 @@ pub use lock::spin::SpinLock;
 pub use loss::LossReason;
 #[cfg(feature = "memory")]
 pub use memory::MemoryServer;
-pub use options::{Prefer, PubSub, ReleaseBy};
-pub use owner::{Owner, Owners};
-pub use permit_id::PermitId;
-pub use run_once::{Run, RunOnce};
+pub use owner::Owner;
 pub use scope::Scoped;
-pub use semaphore::counted::{Semaphore, SemaphorePermit};
-pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
-pub use stats::{ConnectionStats, KindStats, LossStats, RenewalStats, Stats, TrafficStats};
-#[cfg(feature = "tower")]
-pub use tower::{HeaderOwner, OwnerLayer, OwnerService, RequestOwner, UniqueOwner};
 
 /// Pages whose Rust is compiled by `cargo test --doc`.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]

@@ -16,7 +16,7 @@
 //! | `redlatch_hold_seconds` | histogram | `kind` | how long locks and permits were held, from the request on, until they were given back or lost |
 //! | `redlatch_waiting` | gauge | `kind` | calls to acquire that are under way |
 //! | `redlatch_held` | gauge | `kind` | owners that hold a lock, and permits that are held |
-//! | `redlatch_lost_total` | counter | `reason` | holds that were lost: `gone`, `expired`, `displaced`, `forced`, `closed`; see [`LossStats`](crate::LossStats) |
+//! | `redlatch_lost_total` | counter | `reason` | holds that were lost: `gone`, `expired`, `displaced`, `forced`, `closed`; see [`LossStats`](crate::stats::LossStats) |
 //! | `redlatch_renewals_total` | counter | `outcome` | holds that were `renewed`, were found `gone`, or whose request `failed` and is sent again |
 //! | `redlatch_renewal_lag_seconds` | histogram | | how much later than it was due a renewal was sent |
 //! | `redlatch_connected` | gauge | | open connections for commands, one to each server in use |
@@ -28,7 +28,7 @@
 //! | `redlatch_messages_total` | counter | | messages of releases |
 //!
 //! Times are in seconds. [`BUCKETS`] suits all of the histograms. The values of `kind` are those of
-//! [`Stats::kinds`](crate::Stats::kinds), and [`KindStats`](crate::KindStats) says what is counted exactly. Gauges
+//! [`Stats::kinds`](crate::stats::Stats::kinds), and [`KindStats`](crate::stats::KindStats) says what is counted exactly. Gauges
 //! return to zero when what they count has ended, and a moment after the client was closed. All series exist from the
 //! start, at zero; those of clients with the same labels are added up.
 //!

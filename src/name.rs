@@ -115,7 +115,7 @@ impl LockName {
     }
 
     /// Returns the key of the turn order. `k` and `{k}` have one each, though they share a channel.
-    #[cfg(feature = "admin")]
+    #[cfg(feature = "unstable-admin")]
     pub(crate) fn turns(&self) -> String {
         self.beside(match self.ensure_own_keys() {
             Ok(()) => "redlatch_turns",
@@ -196,7 +196,7 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
 }
 
 /// Whether a key is next to a lock, or named as if it were.
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 pub(crate) fn is_beside(key: &str) -> bool {
     let (first, _) = key.split_once(':').unwrap_or((key, ""));
     BESIDE.contains(&first)

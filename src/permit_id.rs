@@ -7,16 +7,16 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// The id of a permit of an [`ExpirableSemaphore`](crate::ExpirableSemaphore): 16 random bytes, written as 32
+/// The id of a permit of an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): 16 random bytes, written as 32
 /// hexadecimal digits, as in Redisson.
 ///
 /// Any process that knows the id can release the permit with
-/// [`release_permit`](crate::ExpirableSemaphore::release_permit).
+/// [`release_permit`](crate::semaphore::ExpirableSemaphore::release_permit).
 ///
 /// # Examples
 ///
 /// ```
-/// use redlatch::PermitId;
+/// use redlatch::semaphore::PermitId;
 ///
 /// let id: PermitId = "00112233445566778899aabbccddeeff".parse()?;
 /// assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");

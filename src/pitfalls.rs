@@ -48,7 +48,7 @@
 //!
 //! [`run`](crate::ReentrantLock::run) locks for an owner of its own, and so does any call in a
 //! [`scope`](crate::Owner::scope) of [`Owner::unique`](crate::Owner::unique). A client with
-//! [`Owners::Call`](crate::Owners::Call) does so for every call:
+//! [`Owners::Call`](crate::config::Owners::Call) does so for every call:
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {

@@ -1,7 +1,7 @@
-//! What a client has done and has, in numbers.
-//!
-//! Each number is a row of a table here: its manual, its name and type in the [`Stats`], what counts it, and the metric
-//! that shows it. The rest of the crate tells a number what has happened, and nothing else stands between.
+//! What a client has done and has, in numbers: [`Client::stats`](crate::Client::stats). A later version may count more.
+
+// Each number is a row of a table here: its manual, its name and type in the `Stats`, what counts it, and the metric
+// that shows it. The rest of the crate tells a number what has happened, and nothing else stands between.
 
 mod number;
 
@@ -184,9 +184,9 @@ stats! {
         /// The calls of each [`RedLock`](crate::RedLock), with the client of its first member. What it holds counts as
         /// held with the kind and the client of each member.
         red: Red,
-        /// Of each [`Semaphore`](crate::Semaphore): calls are counted, and permits are held.
+        /// Of each [`Semaphore`](crate::semaphore::Semaphore): calls are counted, and permits are held.
         semaphore: Semaphore,
-        /// Of each [`ExpirableSemaphore`](crate::ExpirableSemaphore): calls are counted, and permits are held.
+        /// Of each [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): calls are counted, and permits are held.
         expirable_semaphore: ExpirableSemaphore,
         /// The waits for each [`Latch`](crate::Latch): granted once it is open. Nothing is held.
         latch: Latch,

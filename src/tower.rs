@@ -34,7 +34,8 @@ use crate::scope::{self, Scoped};
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// use redlatch::{Owner, OwnerLayer};
+/// use redlatch::tower::OwnerLayer;
+/// use redlatch::Owner;
 /// use tower_layer::Layer;
 /// use tower_service::Service;
 /// # #[derive(Clone)] struct Handler;
@@ -65,7 +66,7 @@ impl OwnerLayer {
     /// # Examples
     ///
     /// ```
-    /// use redlatch::OwnerLayer;
+    /// use redlatch::tower::OwnerLayer;
     ///
     /// let layer = OwnerLayer::new(); // axum: `Router::new().layer(layer)`
     /// ```
@@ -89,7 +90,8 @@ impl OwnerLayer {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// use http::Request;
-    /// use redlatch::{Owner, OwnerLayer};
+    /// use redlatch::tower::OwnerLayer;
+    /// use redlatch::Owner;
     /// use tower_layer::Layer;
     /// use tower_service::Service;
     /// # #[derive(Clone)] struct Handler;
@@ -128,7 +130,8 @@ impl OwnerLayer {
     ///
     /// ```
     /// use http::Request;
-    /// use redlatch::{Owner, OwnerLayer};
+    /// use redlatch::tower::OwnerLayer;
+    /// use redlatch::Owner;
     ///
     /// // With axum: `Router::new().layer(layer)`.
     /// let layer = OwnerLayer::by(|request: &Request<String>| {

@@ -20,11 +20,11 @@
 //! | `messages may not arrive` | warn, debug | `server`, `error`, `untold` | Waiters ask every second, since the connection for messages is broken; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `long wait` | warn | `lock`, `owner`, `waited`, `held_by` | A call waits for longer than [`long_wait`](crate::ClientBuilder::long_wait). `held_by` is the owner that has the lock in this process, if there is one. |
 //! | `no permits were set, call try_set_permits` | warn | `semaphore`, `waited` | A call has waited for permits for longer than [`long_wait`](crate::ClientBuilder::long_wait), and nobody has set their number. Once for each call, of those that wait in one process for the first one only. |
-//! | `login not renewed` | warn | `server`, `error`, `untold` | A connection is to log in again, since its [login](crate::Login::valid_for) ends, and that has failed: the connection is kept, and the client tries again. |
+//! | `login not renewed` | warn | `server`, `error`, `untold` | A connection is to log in again, since its [login](crate::config::Login::valid_for) ends, and that has failed: the connection is kept, and the client tries again. |
 //! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning; `pause` is in the others only. |
 //! | `reconnected` | info | `server`, `untold` | There is a new connection for commands to a server, at most once a second. |
 //! | `resubscribing` | info, debug | `channels`, `untold` | Channels are subscribed to on a new connection. |
-//! | `leads` | info | `lock`, `label`, `token` | A candidate leads from now on, by an [`Election`](crate::Election): with the fencing token of its term. |
+//! | `leads` | info | `lock`, `label`, `token` | A candidate leads from now on, by an [`Election`](crate::leader::Election): with the fencing token of its term. |
 //! | `deposed` | info | `lock`, `label`, `token`, `reason` | A leader lost its term; told next to `lost`. One that steps down, or whose client is closed, is not deposed. |
 //! | `follows` | info | `lock`, `label`, `leader` | A candidate waits, and `leader` leads: once for each leader. |
 //! | `adopted` | info | `lock`, `owner`, `label`, `token` | A call of [`adopt`](crate::ReentrantLock::adopt) has a guard for a level of this owner, which may have been another process's. |
@@ -44,7 +44,7 @@
 //! - A call has waited for a whole lease for another owner of its client, which may be waiting for that call: with
 //!   `lock`, `owner`, `holder` and `waited`. Once for each hold, and at most once a minute; see
 //!   [`pitfalls`](crate::pitfalls).
-//! - A [`RunOnce`](crate::RunOnce) job has run, and the server could not be told.
+//! - A [`Job`](crate::job::Job) has run, and the server could not be told.
 //! - A client was closed while releases were unanswered; these locks end with their leases.
 //!
 //! # Spans

@@ -104,7 +104,7 @@ async fn eventually_unconnected(server: &Server) {
 async fn run_closes_the_client_on_every_way_out() {
     let server = Server::start();
     for fails in [false, true] {
-        let ended = Client::run(server.url(), async |client| {
+        let ended = Client::with(server.url(), async |client| {
             let guard = client.lock("k").lock().await?;
             if fails {
                 drop(client.lock("").lock().await?);
@@ -129,7 +129,7 @@ async fn run_that_is_dropped_or_panics_closes_the_client() {
     for panics in [false, true] {
         let (left, mut leaves) = tokio::sync::mpsc::unbounded_channel();
         let url = server.url();
-        let running = tokio::spawn(Client::run(url, async move |client: &Client| {
+        let running = tokio::spawn(Client::with(url, async move |client: &Client| {
             let guard = client.lock("k").lock().await?;
             left.send((client.clone(), guard)).ok();
             assert!(!panics, "as asked");

@@ -13,7 +13,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, LockGuard, LossReason, Owner, Protocol};
+use redlatch::config::Protocol;
+use redlatch::{Client, Config, LockGuard, LossReason, Owner};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::{builder, eventually, start};

@@ -25,7 +25,6 @@ const KINDS: [&str; 7] = [
 ];
 
 /// The arguments, each valid by itself and in combination with the others.
-#[derive(Debug)]
 pub(crate) struct Arguments {
     client: Expr,
     name: Expr,
@@ -40,7 +39,6 @@ pub(crate) struct Arguments {
 }
 
 /// When to give up, and what the function returns then.
-#[derive(Debug)]
 pub(crate) struct Limit {
     wait: Option<Time>,
     pub(crate) busy: Expr,

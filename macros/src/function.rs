@@ -5,7 +5,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::visit_mut::{VisitMut, visit_type_mut};
-use syn::{Attribute, Path, ReturnType, Signature, Stmt, Token, Type, TypeInfer, Visibility};
+use syn::{Attribute, Path, ReturnType, Signature, Stmt, Token, Type, Visibility};
 
 use crate::arguments::Arguments;
 use crate::boxed::{self, Boxed};
@@ -185,9 +185,7 @@ struct Erased;
 impl VisitMut for Erased {
     fn visit_type_mut(&mut self, ty: &mut Type) {
         if matches!(ty, Type::ImplTrait(_)) {
-            *ty = Type::Infer(TypeInfer {
-                underscore_token: Token![_](ty.span()),
-            });
+            *ty = Type::Verbatim(quote_spanned!(ty.span()=> _));
         } else {
             visit_type_mut(self, ty);
         }

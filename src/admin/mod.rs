@@ -1,4 +1,4 @@
-//! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature `admin`.
+//! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature `unstable-admin`.
 //!
 //! [`Client::admin`](crate::Client::admin) is the way in. What it returns was true at some time while the server was
 //! asked, and nothing here holds a lock: to act on what a lock protects, acquire it.

@@ -13,7 +13,8 @@ impl ClientBuilder {
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), redlatch::Error> {
-    /// use redlatch::{Client, PubSub};
+    /// use redlatch::config::PubSub;
+    /// use redlatch::Client;
     ///
     /// let client = Client::builder()
     ///     .url("redis-cluster://10.0.0.1:7000?node=10.0.0.2:7000")
@@ -76,7 +77,7 @@ impl ClientBuilder {
     ///   replicas need. It holds up no other call: it has a connection of its own, and calls that wait at the same time
     ///   share a request.
     /// - **Rights.** The user needs `+wait`, and the right to run scripts. A [`PlainLock`](crate::PlainLock) that goes
-    ///   [by transaction](crate::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A server in
+    ///   [by transaction](crate::config::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A server in
     ///   memory has no replicas, so nothing can be acquired there.
     ///
     /// The server's own setting `min-replicas-to-write` is another thing: it refuses writes while too few replicas are

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Client;
 use crate::counter::Counter;
 use crate::error::Error;
+use crate::job::Job;
 use crate::latch::Latch;
 use crate::leader::election::Election;
 use crate::lock::fair::FairLock;
@@ -18,7 +19,6 @@ use crate::lock::spin::SpinLock;
 use crate::name::LockName;
 use crate::options::{Prefer, ReleaseBy};
 use crate::protocol::hold_key::{Fencing, Kind, ReadWrite, ServerQueue};
-use crate::run_once::RunOnce;
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
@@ -47,6 +47,7 @@ impl Client {
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias("mutex", "reentrant_lock"))]
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> ReentrantLock {
         ReentrantLock(self.handle(name.as_ref(), |_| Kind::Reentrant))
@@ -120,6 +121,7 @@ impl Client {
     /// reading.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias("rw_lock", "rwlock"))]
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         let target = self.name(name.as_ref(), LockName::read_write);
@@ -216,6 +218,7 @@ impl Client {
     /// assert_eq!(gpus.available_permits().await?, 2);
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias = "permit_expirable_semaphore")]
     #[must_use]
     pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore(self.pool(name.as_ref(), Leases::Of(None)))
@@ -237,6 +240,7 @@ impl Client {
     /// migrated.wait().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias("count_down_latch", "barrier"))]
     #[must_use]
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
         let name = self.name(name.as_ref(), LockName::latch);
@@ -254,9 +258,10 @@ impl Client {
     /// # async fn schedule() {}
     /// let election = client.leader("scheduler");
     /// // Runs while this process leads; begins again whenever it leads again.
-    /// election.run(async |_term| schedule().await).await?;
+    /// election.lead(async |_term| schedule().await).await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias = "election")]
     #[must_use]
     pub fn leader(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.fenced(name.as_ref()))
@@ -274,15 +279,16 @@ impl Client {
     /// use redlatch::Error;
     ///
     /// // Started by a timer in each process, once a day, at about the same time.
-    /// let nightly = client.run_once("nightly", Duration::from_secs(12 * 60 * 60));
-    /// let pages = nightly.run(async |_| Ok::<_, Error>(12)).await?;
+    /// let nightly = client.job("nightly", Duration::from_secs(12 * 60 * 60));
+    /// let pages = nightly.execute(async |_| Ok::<_, Error>(12)).await?;
     /// assert_eq!(pages, Some(12)); // this process ran it
-    /// assert_eq!(nightly.run(async |_| Ok::<_, Error>(12)).await?, None); // it has run
+    /// assert_eq!(nightly.execute(async |_| Ok::<_, Error>(12)).await?, None); // it has run
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
+    #[doc(alias("run_once", "cron", "scheduled"))]
     #[must_use]
-    pub fn run_once(&self, name: impl AsRef<str>, within: Duration) -> RunOnce {
-        RunOnce::new(self.fenced(name.as_ref()), within)
+    pub fn job(&self, name: impl AsRef<str>, within: Duration) -> Job {
+        Job::new(self.fenced(name.as_ref()), within)
     }
 
     fn pool(&self, name: &str, leases: Leases) -> Pool {

@@ -34,7 +34,8 @@ use super::Config;
 /// ```
 /// # redlatch_testkit::doc(async |url| {
 /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
-/// use redlatch::{Address, Client, Config};
+/// use redlatch::config::Address;
+/// use redlatch::{Client, Config};
 /// use tokio::net::TcpStream;
 ///
 /// // A tunnel ends on this machine: the name of the server is known only at its other end.
@@ -52,7 +53,7 @@ use super::Config;
 /// ```
 /// use std::collections::HashMap;
 /// use std::io;
-/// use redlatch::{Address, Connect};
+/// use redlatch::config::{Address, Connect};
 /// use tokio::net::TcpStream;
 ///
 /// /// Servers of a cluster behind a gateway, which has a port for each of them.

@@ -43,7 +43,8 @@ use crate::config::{Address, Config, Login, Secret};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path().join("password");
 /// # std::fs::write(&path, "s3cret\n").unwrap();
-/// use redlatch::{Client, Config, Login};
+/// use redlatch::config::Login;
+/// use redlatch::{Client, Config};
 ///
 /// // A file that is replaced when the password rotates, as a secret that Kubernetes mounts.
 /// let credentials = move || {
@@ -143,7 +144,8 @@ impl Login {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use redlatch::{Config, Login};
+    /// use redlatch::config::Login;
+    /// use redlatch::Config;
     ///
     /// # async fn token() -> Result<(String, Duration), std::io::Error> { Ok((String::new(), Duration::ZERO)) }
     /// // A token of the cloud, with the time that is left of it. The client logs in again before it is over.
@@ -175,7 +177,8 @@ impl Config {
     /// # Examples
     ///
     /// ```
-    /// use redlatch::{Config, Login};
+    /// use redlatch::config::Login;
+    /// use redlatch::Config;
     ///
     /// # async fn secret(_: &str) -> Result<String, std::io::Error> { Ok(String::new()) }
     /// // Two secrets: that of the servers is never sent to a sentinel.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Config;
 use super::secret::Secret;
 
-/// A user and a password, and for how long they are valid. Returned by [`Credentials`](crate::Credentials).
+/// A user and a password, and for how long they are valid. Returned by [`Credentials`](crate::config::Credentials).
 ///
 /// `Debug` does not show the password.
 #[must_use = "this logs nobody in by itself, return it from `Credentials`"]

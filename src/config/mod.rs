@@ -1,4 +1,4 @@
-//! Where a client connects, and as which user.
+//! Where a client connects and as which user, and other values that clients and locks are configured with.
 
 mod connect;
 mod credentials;
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+pub use crate::backoff::Backoff;
+pub use crate::options::{Prefer, PubSub, ReleaseBy};
+pub use crate::owner::Owners;
 pub use connect::{Address, Connect};
 pub(crate) use connect::{Connector, Stream};
 pub use credentials::Credentials;
@@ -35,6 +38,8 @@ pub use login::Login;
 pub use redis::RedisClient;
 pub(crate) use secret::Secret;
 pub(crate) use server::Server;
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 #[cfg(not(feature = "tls"))]
 const WITHOUT_TLS: &str = "this build of redlatch has no TLS: add one of its features `tls-aws-lc-rs` and `tls-ring`, or `tls` if \
@@ -156,7 +161,7 @@ pub struct Config {
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<tls::Tls>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) connector: Option<Connector>,
 }
 
@@ -347,7 +352,8 @@ impl Config {
     /// ```
     /// # redlatch_testkit::doc(async |url| {
     /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
-    /// use redlatch::{Client, Config, Protocol};
+    /// use redlatch::config::Protocol;
+    /// use redlatch::{Client, Config};
     ///
     /// // Through a proxy that closes a connection on the command HELLO.
     /// let config = Config::server("127.0.0.1", port).protocol(Protocol::Resp2);

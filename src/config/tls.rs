@@ -36,7 +36,8 @@ use crate::error::Error;
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), redlatch::Error> {
-/// use redlatch::{Client, Config, Tls};
+/// use redlatch::config::Tls;
+/// use redlatch::{Client, Config};
 ///
 /// let tls = Tls::new()
 ///     .roots_file("/etc/redis/ca.pem")
@@ -82,7 +83,8 @@ impl Tls {
     /// # Examples
     ///
     /// ```
-    /// use redlatch::{Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::Config;
     ///
     /// // A managed server, with a certificate that a public authority signed.
     /// let config = Config::server("locks.example.com", 6379).tls(Tls::new());
@@ -102,7 +104,8 @@ impl Tls {
     /// # use rustls;
     /// # async fn f(roots: rustls::RootCertStore) -> Result<(), redlatch::Error> {
     /// use std::sync::Arc;
-    /// use redlatch::{Client, Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
     ///
     /// // As the application gives it to its other clients.
     /// let rustls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -125,7 +128,8 @@ impl Tls {
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-    /// use redlatch::{Client, Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
     ///
     /// // A container that gets the authority in a variable, and has no file of it.
     /// let tls = Tls::new().roots(std::env::var("REDIS_CA_PEM")?);
@@ -144,7 +148,8 @@ impl Tls {
     ///
     /// ```
     /// # redlatch_testkit::doc(async |_| {
-    /// use redlatch::{Client, Config, ErrorKind, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config, ErrorKind};
     ///
     /// let tls = Tls::new().roots_file("/nonexistent/ca.pem");
     /// let config = Config::server("redis.internal", 6379).tls(tls);
@@ -166,7 +171,8 @@ impl Tls {
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-    /// use redlatch::{Client, Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
     ///
     /// // Instead of a password: a certificate from a secret store, which is never written to a disk.
     /// let chain = std::env::var("REDIS_CLIENT_PEM")?;
@@ -191,7 +197,8 @@ impl Tls {
     /// # Examples
     ///
     /// ```
-    /// use redlatch::{Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::Config;
     ///
     /// let both = "/etc/redis/client.pem"; // the chain, and behind it the key
     /// let tls = Tls::new().certificate_files(both, both);
@@ -216,7 +223,8 @@ impl Tls {
     ///
     /// ```no_run
     /// # async fn f() -> Result<(), redlatch::Error> {
-    /// use redlatch::{Client, Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
     ///
     /// // The servers of this cluster name each other by address; their certificates are for one name.
     /// let tls = Tls::new().roots_file("/etc/redis/ca.pem").server_name("redis.internal");
@@ -260,7 +268,8 @@ impl Config {
     /// # Examples
     ///
     /// ```
-    /// use redlatch::{Config, Tls};
+    /// use redlatch::config::Tls;
+    /// use redlatch::Config;
     ///
     /// // For the sentinels, and for the primary that they name.
     /// let tls = Tls::new().roots_file("/etc/redis/ca.pem");

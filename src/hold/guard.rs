@@ -34,6 +34,7 @@ use crate::session::unlock::LevelRelease;
 /// `let _ = lock.lock().await?` drops the guard at once, and so releases the lock. A guard that is leaked with
 /// `mem::forget` keeps its lock until its fixed lease ends; without one, as long as the process lives, or for
 /// [`max_hold`](crate::ClientBuilder::max_hold).
+#[doc(alias = "MutexGuard")]
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {

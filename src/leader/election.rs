@@ -21,7 +21,7 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 
 /// An election, by which one of several processes leads: etcd's `Election`, Curator's `LeaderSelector`.
 ///
-/// Created by [`Client::leader`](crate::Client::leader). Each process that can lead calls [`run`](Self::run) with what
+/// Created by [`Client::leader`](crate::Client::leader). Each process that can lead calls [`lead`](Self::lead) with what
 /// the leader does, or [`campaign`](Self::campaign) for a [`Term`] that it looks after itself. Any process can ask who
 /// leads ([`current`](Self::current)), and be told of a change ([`watch`](Self::watch)).
 ///
@@ -29,7 +29,7 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 ///
 /// Use it for work that goes on for as long as there are processes, and that one of them does: a scheduler, a consumer
 /// of a stream, a reconciling loop. For a job that ends, and that all processes start by a timer, use
-/// [`RunOnce`](crate::RunOnce). For a section that every process enters in turn, use a
+/// [`Job`](crate::job::Job). For a section that every process enters in turn, use a
 /// [`ReentrantLock`](crate::ReentrantLock). If the leader must survive the loss of any one server, use a
 /// [`RedLock`](crate::RedLock) in a loop of your own.
 ///
@@ -62,7 +62,7 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 ///     .watchdog_lease(Duration::from_secs(5)) // a crashed leader is replaced within five seconds
 ///     .leader("scheduler");
 /// scheduler
-///     .run(async |term| {
+///     .lead(async |term| {
 ///         while let Some(task) = next_task().await {
 ///             start(task, term.token().get()).await; // the store refuses a token below the highest that it has seen
 ///         }
@@ -70,6 +70,7 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 ///     .await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias("LeaderElection", "LeaderSelector"))]
 #[derive(Clone)]
 pub struct Election {
     handle: Handle,
@@ -111,7 +112,7 @@ impl Election {
     /// [id](crate::Client::id) of the client, and people are shown its [label](crate::Client::label).
     ///
     /// Two candidates that are called the same are still two. An identity must be possible as the name of an
-    /// [`Owner`](crate::Owner::named); with any other, [`campaign`](Self::campaign) and [`run`](Self::run) return
+    /// [`Owner`](crate::Owner::named); with any other, [`campaign`](Self::campaign) and [`lead`](Self::lead) return
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
@@ -243,7 +244,7 @@ impl Election {
     /// let election = client.leader("reconciler");
     /// let leading = tokio::spawn(async move {
     ///     election
-    ///         .run(async move |term| {
+    ///         .lead(async move |term| {
     ///             for round in 0..3 {
     ///                 println!("round {round} of the term {}", term.token());
     ///                 reconcile().await;
@@ -255,7 +256,8 @@ impl Election {
     /// leading.await.unwrap()?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn run<T>(&self, mut body: impl AsyncFnMut(&Term) -> T) -> Result<T, Error> {
+    #[doc(alias = "run")]
+    pub async fn lead<T>(&self, mut body: impl AsyncFnMut(&Term) -> T) -> Result<T, Error> {
         loop {
             let term = self.campaign().await?;
             match term.run_until_lost(body(&term)).await {

@@ -3,3 +3,7 @@
 pub(crate) mod election;
 pub(crate) mod term;
 pub(crate) mod watch;
+
+pub use election::Election;
+pub use term::{Leader, Term};
+pub use watch::LeaderWatch;

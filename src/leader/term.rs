@@ -19,7 +19,7 @@ use crate::session::hold::fresh_acquisition_id;
 const DIGITS: usize = 16;
 
 /// A term of office: this process leads for as long as it lasts. Returned by
-/// [`Election::campaign`](crate::Election::campaign), and lent to the body of [`Election::run`](crate::Election::run).
+/// [`Election::campaign`](crate::leader::Election::campaign), and lent to the body of [`Election::lead`](crate::leader::Election::lead).
 ///
 /// A term derefs to its [`Lease`], which is renewed. [`lost`](Lease::lost) resolves when the term can no longer be
 /// trusted; [`run_until_lost`](Lease::run_until_lost) drops a future then. [`step_down`](Self::step_down) ends the term
@@ -66,7 +66,7 @@ impl Term {
         self.guard.token()
     }
 
-    /// Returns how others see this term: what [`Election::current`](crate::Election::current) returns while it lasts.
+    /// Returns how others see this term: what [`Election::current`](crate::leader::Election::current) returns while it lasts.
     ///
     /// # Examples
     ///
@@ -161,7 +161,7 @@ impl Leader {
         }
     }
 
-    /// Returns what the leader is called: its [`identity`](crate::Election::identity), by default the
+    /// Returns what the leader is called: its [`identity`](crate::leader::Election::identity), by default the
     /// [id](crate::Client::id) of its client.
     ///
     /// If the lock was taken as a [`FencedLock`](crate::FencedLock) and not by an election, this is the owner.

@@ -17,7 +17,7 @@ use crate::protocol::wait::{Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// Watches who leads. Created by [`Election::watch`](crate::Election::watch).
+/// Watches who leads. Created by [`Election::watch`](crate::leader::Election::watch).
 ///
 /// A watch tells how things stand, and not all that happened: of several changes between two calls it returns the last
 /// one. A term that begins or ends is told by a message. A message that is lost, the end of a leader that died, and a
@@ -77,11 +77,11 @@ impl LeaderWatch {
     /// The first call returns as soon as the server has answered.
     ///
     /// While the servers cannot be reached nobody knows who leads, and the call goes on waiting. To be told of an
-    /// outage, ask [`Election::current`](crate::Election::current).
+    /// outage, ask [`Election::current`](crate::leader::Election::current).
     ///
     /// # Errors
     ///
-    /// Same as [`Election::campaign`](crate::Election::campaign).
+    /// Same as [`Election::campaign`](crate::leader::Election::campaign).
     ///
     /// # Cancel safety
     ///

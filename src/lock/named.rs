@@ -36,7 +36,7 @@ use crate::owner::Owner;
 /// use redlatch::{DistributedGuard, Error, NamedLock};
 ///
 /// /// Runs a job unless it runs already. Returns who runs it in that case.
-/// async fn run_once(lock: impl NamedLock) -> Result<Option<String>, Error> {
+/// async fn report(lock: impl NamedLock) -> Result<Option<String>, Error> {
 ///     let lock = lock.lease(Duration::from_secs(60));
 ///     let Some(guard) = lock.try_lock().await? else {
 ///         let holder = lock.holder().await?;
@@ -47,8 +47,8 @@ use crate::owner::Owner;
 ///     Ok(None)
 /// }
 ///
-/// assert_eq!(run_once(client.lock("report:daily")).await?, None);
-/// assert_eq!(run_once(client.fair_lock("report:weekly")).await?, None);
+/// assert_eq!(report(client.lock("report:daily")).await?, None);
+/// assert_eq!(report(client.fair_lock("report:weekly")).await?, None);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 ///

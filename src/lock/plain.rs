@@ -66,7 +66,8 @@ use crate::protocol::hold_key::Kind;
 /// ```
 /// # redlatch_testkit::doc(async |url| {
 /// use std::time::Duration;
-/// use redlatch::{Client, ReleaseBy};
+/// use redlatch::config::ReleaseBy;
+/// use redlatch::Client;
 ///
 /// let client = Client::connect(url).await?;
 /// let lock = client.plain_lock("report").release_by(ReleaseBy::Transaction);
@@ -77,6 +78,7 @@ use crate::protocol::hold_key::Kind;
 /// guard.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias = "SETNX")]
 #[derive(Clone)]
 pub struct PlainLock(Handle);
 
@@ -93,7 +95,7 @@ impl PlainLock {
     /// ```
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
-    /// use redlatch::ReleaseBy;
+    /// use redlatch::config::ReleaseBy;
     ///
     /// // This server is known to refuse scripts: there is no need to try one first.
     /// let lock = client.plain_lock("orders:42").release_by(ReleaseBy::Transaction);

@@ -79,6 +79,7 @@ use crate::owner::Owner;
 /// reading.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias = "RwLock")]
 #[derive(Clone)]
 pub struct ReadWriteLock {
     reader: ReadLock,
@@ -194,7 +195,8 @@ impl ReadWriteLock {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// use std::time::Duration;
-    /// use redlatch::{Owner, Prefer};
+    /// use redlatch::config::Prefer;
+    /// use redlatch::Owner;
     ///
     /// let prices = client.read_write_lock("prices").prefer(Prefer::Readers);
     /// let [reader, writer] = [(); 2].map(|()| prices.clone().owned_by(&Owner::unique()));

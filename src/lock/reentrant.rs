@@ -76,6 +76,7 @@ use crate::hold::guard::LockGuard;
 /// outer.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias("Mutex", "RLock"))]
 #[derive(Clone)]
 pub struct ReentrantLock(pub(crate) Handle);
 

@@ -30,7 +30,8 @@ use crate::hold::guard::LockGuard;
 /// ```
 /// # redlatch_testkit::doc(async |url| {
 /// use std::time::Duration;
-/// use redlatch::{Backoff, Client};
+/// use redlatch::config::Backoff;
+/// use redlatch::Client;
 ///
 /// let client = Client::connect(url).await?;
 /// let lock = client
@@ -61,7 +62,7 @@ impl SpinLock {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// use std::time::Duration;
-    /// use redlatch::Backoff;
+    /// use redlatch::config::Backoff;
     ///
     /// // A waiter may be a second late, and sends two requests per second at most.
     /// let pauses = Backoff::fixed(Duration::from_millis(500)).jitter(Duration::from_millis(500));

@@ -121,6 +121,7 @@ use state::State;
 /// assert!(there.lock("orders:42").try_lock().await?.is_some());
 /// # Ok(()) }
 /// ```
+#[doc(alias = "mock")]
 #[derive(Clone)]
 pub struct MemoryServer {
     /// The number of this server in the process.

@@ -69,7 +69,7 @@ macro_rules! scripts {
             arity: $arity,
             hash: OnceLock::new(),
         };)*
-        #[cfg(any(test, feature = "admin"))]
+        #[cfg(any(test, feature = "unstable-admin"))]
         pub(crate) static ALL: &[&Script] = &[$(&$id),*];
     };
 }

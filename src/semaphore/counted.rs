@@ -19,7 +19,7 @@ use crate::session::undo::Undo;
 ///
 /// Use it to limit how many callers do something at the same time, where permits that are lost in a crash can be
 /// restored by hand ([`release`](Self::release)): the permits of a process that was killed stay taken. Where that is
-/// not acceptable, use an [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits have a lease. For one caller
+/// not acceptable, use an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore), whose permits have a lease. For one caller
 /// at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
@@ -34,7 +34,7 @@ use crate::session::undo::Undo;
 /// lost may be granted twice. A permit whose release is lost stays taken although nobody holds it: each such permit
 /// makes the semaphore smaller for good. The only sign of this is [`available_permits`](Self::available_permits) at an
 /// instant when no permit is out; [`add_permits`](Self::add_permits) restores what is missing. The permits of an
-/// [`ExpirableSemaphore`](crate::ExpirableSemaphore) come back by themselves, at the end of their lease.
+/// [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
 /// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
 /// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. If the connection broke

@@ -17,19 +17,19 @@ use crate::session::undo::Undo;
 /// `RPermitExpirableSemaphore`.
 ///
 /// Created by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
-/// [`Semaphore`](crate::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if their holder
+/// [`Semaphore`](crate::semaphore::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if their holder
 /// has crashed. Any client that knows the id of a permit can release it.
 ///
 /// # When to use it, and when another
 ///
 /// Use it to limit how many callers do something at the same time, for a duration that is known beforehand or that the
 /// holder [extends](ExpirablePermit::extend). If permits that are lost in a crash can be restored by hand, a
-/// [`Semaphore`](crate::Semaphore) costs a little less. For one caller at a time, use a
+/// [`Semaphore`](crate::semaphore::Semaphore) costs a little less. For one caller at a time, use a
 /// [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///
-/// Same as [`Semaphore`](crate::Semaphore), as long as each holder finishes within its lease. After that, the permit
+/// Same as [`Semaphore`](crate::semaphore::Semaphore), as long as each holder finishes within its lease. After that, the permit
 /// may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit whose
 /// release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until it is
 /// released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
@@ -52,6 +52,7 @@ use crate::session::undo::Undo;
 /// assert!(desks.release_permit(&id).await?);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias = "PermitExpirableSemaphore")]
 #[derive(Clone)]
 pub struct ExpirableSemaphore(pub(crate) Pool);
 
@@ -100,7 +101,7 @@ impl ExpirableSemaphore {
     /// ```
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
-    /// use redlatch::PermitId;
+    /// use redlatch::semaphore::PermitId;
     ///
     /// # let rooms = client.expirable_semaphore("rooms");
     /// # rooms.try_set_permits(1).await?;

@@ -101,7 +101,7 @@ macro_rules! methods {
             ///
             /// Same as [`try_set_permits`](Self::try_set_permits), except that a server that does not answer, or is a
             /// replica, is an error only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease). If the
-            /// permits have a [lease](crate::ExpirableSemaphore::lease), also:
+            /// permits have a [lease](crate::semaphore::ExpirableSemaphore::lease), also:
             ///
             /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the permits were granted so late that less than
             ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of their lease; they were released.

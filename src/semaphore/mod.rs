@@ -4,3 +4,7 @@ pub(crate) mod counted;
 pub(crate) mod expirable;
 mod methods;
 pub(crate) mod pool;
+
+pub use crate::permit_id::PermitId;
+pub use counted::{Semaphore, SemaphorePermit};
+pub use expirable::{ExpirablePermit, ExpirableSemaphore};

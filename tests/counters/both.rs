@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use redlatch::{Client, Error, ExpirablePermit, ExpirableSemaphore, Semaphore, SemaphorePermit};
+use redlatch::semaphore::{ExpirablePermit, ExpirableSemaphore, Semaphore, SemaphorePermit};
+use redlatch::{Client, Error};
 
 use crate::support::sha;
 

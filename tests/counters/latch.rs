@@ -11,7 +11,8 @@ use crate::support::probe::{
 };
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, eventually, sha, start};
-use redlatch::{ErrorKind, Latch, PubSub};
+use redlatch::config::PubSub;
+use redlatch::{ErrorKind, Latch};
 use redlatch_testkit::{Cluster, Reply, Server, Subscriber};
 
 const CHANNEL: &str = "redisson_countdownlatch__channel__{l}";

@@ -12,7 +12,9 @@ use crate::support::probe::{
 };
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, eventually, eventually_idle, start, start_two};
-use redlatch::{Client, ErrorKind, ExpirableSemaphore, PubSub, Semaphore};
+use redlatch::config::PubSub;
+use redlatch::semaphore::{ExpirableSemaphore, Semaphore};
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Cluster, Server};
 
 const NAME: &str = "s";

@@ -10,7 +10,8 @@ use crate::support::probe::{
 };
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
-use redlatch::{Client, ErrorKind, ExpirableSemaphore, PermitId};
+use redlatch::semaphore::{ExpirableSemaphore, PermitId};
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber, script};
 
 const DAY: i64 = 24 * 60 * 60 * 1_000;

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use crate::support::probe::{self, millis, nothing_left, secs, soon};
 use crate::support::{eventually, with_tls};
-use redlatch::{Client, Config, ErrorKind, Tls};
+use redlatch::config::Tls;
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Cluster, Sentinel, Server};
 
 /// Tries to connect to a port of this machine, which must fail, and returns the error's text. The text must name the
@@ -65,7 +66,7 @@ async fn missing_and_wrong_passwords_are_told_apart() {
         .connection()
         .command(&["ACL", "SETUSER", "disabled", "off", ">s3cret"]);
     let here = || at(server.port());
-    for config in [here(), here().protocol(redlatch::Protocol::Resp2)] {
+    for config in [here(), here().protocol(redlatch::config::Protocol::Resp2)] {
         let said = refusal(server.port(), config.clone()).await;
         assert!(said.contains("needs a password"), "{said}");
         for config in [

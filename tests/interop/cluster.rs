@@ -6,7 +6,8 @@ use crate::family::Lock;
 use crate::jvm::{JavaLock, Jvm};
 use crate::support::probe::{NEVER, secs, soon};
 use crate::support::{builder, eventually};
-use redlatch::{Client, DistributedGuard, FairLock, PubSub, ReadLock, ReentrantLock, WriteLock};
+use redlatch::config::PubSub;
+use redlatch::{Client, DistributedGuard, FairLock, ReadLock, ReentrantLock, WriteLock};
 use redlatch_testkit::{Cluster, Reply};
 
 /// The watchdog lease of both sides in tests where no lease is meant to end.

@@ -5,7 +5,8 @@ use std::process::Stdio;
 
 use crate::support::probe::{kind, millis, nothing_left, secs, soon};
 use crate::support::{client, eventually};
-use redlatch::{ErrorKind, PlainLock, ReleaseBy};
+use redlatch::config::ReleaseBy;
+use redlatch::{ErrorKind, PlainLock};
 use redlatch_testkit::{Server, skip};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};

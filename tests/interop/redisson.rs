@@ -10,9 +10,9 @@ use crate::support::probe::{
     stranger, subscribers,
 };
 use crate::support::{builder, client, eventually, eventually_idle};
+use redlatch::semaphore::PermitId;
 use redlatch::{
-    Client, DistributedGuard, Error, ErrorKind, LockGuard, MultiLock, Owner, PermitId,
-    ReentrantLock,
+    Client, DistributedGuard, Error, ErrorKind, LockGuard, MultiLock, Owner, ReentrantLock,
 };
 use redlatch_testkit::{Server, skip};
 use tokio::sync::{RwLock, RwLockReadGuard};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Election, ErrorKind, LeaderWatch};
+use redlatch::leader::{Election, LeaderWatch};
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Cluster, Server};
 use tokio::task::JoinHandle;
 
@@ -67,7 +68,7 @@ fn leading(election: Election) -> (JoinHandle<()>, Arc<AtomicU32>, Arc<AtomicU32
     let (begun, ended) = (Arc::<AtomicU32>::default(), Arc::<AtomicU32>::default());
     let counts = (begun.clone(), ended.clone());
     let task = tokio::spawn(async move {
-        let led = election.run(async move |_| {
+        let led = election.lead(async move |_| {
             begun.fetch_add(1, Ordering::SeqCst);
             let _ends = Ends(ended.clone());
             std::future::pending::<()>().await;
@@ -338,7 +339,7 @@ async fn body_that_returns_ends_the_run_and_the_term() {
     let (_server, client, other) = start_two().await;
     let election = client.leader("k");
     let mut rounds = 0;
-    let led = election.run(async |term| {
+    let led = election.lead(async |term| {
         rounds += 1;
         tokio::task::yield_now().await;
         (rounds, term.token(), term.leader())
@@ -346,7 +347,7 @@ async fn body_that_returns_ends_the_run_and_the_term() {
     let (rounds, token, leader) = led.await.unwrap();
     assert_eq!((rounds, leader.identity()), (1, client.id()));
     assert_eq!(election.current().await.unwrap(), None);
-    let next = other.leader("k").run(async |term| term.token()).await;
+    let next = other.leader("k").lead(async |term| term.token()).await;
     assert!(next.unwrap() > token);
 }
 
@@ -383,7 +384,7 @@ async fn campaign_that_is_dropped_leaves_nobody_leading() {
     .await;
     Polls::sweep(&scene.proxy, "run", async |name, polls| {
         let election = scene.client.leader(name);
-        let led = election.run(async |_| tokio::task::yield_now().await);
+        let led = election.lead(async |_| tokio::task::yield_now().await);
         polls.run(led).await.transpose().unwrap();
         scene.requests_have_run().await;
         let next = soon(scene.other.leader(name).campaign()).await.unwrap();
@@ -397,13 +398,13 @@ fn elections_and_terms_move_freely() {
     fn everything<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
     fn moves<T: Send>(_: &T) {}
     everything::<Election>();
-    everything::<redlatch::Term>();
-    everything::<redlatch::Leader>();
+    everything::<redlatch::leader::Term>();
+    everything::<redlatch::leader::Leader>();
     everything::<LeaderWatch>();
-    let _ = |election: Election, mut watch: LeaderWatch, term: redlatch::Term| {
+    let _ = |election: Election, mut watch: LeaderWatch, term: redlatch::leader::Term| {
         moves(&election.campaign());
         moves(&election.current());
-        moves(&election.run(async move |term| term.lost().await));
+        moves(&election.lead(async move |term| term.lost().await));
         moves(&watch.changed());
         moves(&term.step_down());
     };
@@ -414,14 +415,14 @@ async fn what_trying_again_does_not_cure_ends_campaign_and_watch() {
     let (server, client) = start().await;
     let mut probe = server.connection();
     probe.command(&["SET", "string", "1"]);
-    let no_body = async |_: &redlatch::Term| ();
+    let no_body = async |_: &redlatch::leader::Term| ();
     for (election, expected) in [
         (client.leader(""), ErrorKind::InvalidInput),
         (client.leader("{k}"), ErrorKind::InvalidInput),
         (client.leader("string"), ErrorKind::WrongKind),
     ] {
         assert_eq!(kind(soon(election.campaign()).await), expected);
-        assert_eq!(kind(soon(election.run(no_body)).await), expected);
+        assert_eq!(kind(soon(election.lead(no_body)).await), expected);
         assert_eq!(kind(election.current().await), expected);
         assert_eq!(kind(soon(election.watch().changed()).await), expected);
     }

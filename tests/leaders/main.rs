@@ -7,8 +7,8 @@
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
 mod items;
+mod job;
 mod leader;
-mod run_once;
 #[path = "../support/mod.rs"]
 mod support;
 mod worker;

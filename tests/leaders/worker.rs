@@ -106,7 +106,7 @@ async fn worker() {
 async fn lead(client: &Client, identity: &str) {
     let election = client.leader("k").identity(identity);
     let told = tokio::task::spawn_blocking(read_line);
-    let leading = election.run(async |term| {
+    let leading = election.lead(async |term| {
         let token = term.token().get();
         say("begins", token);
         let _ends = Ends(token);
@@ -131,9 +131,9 @@ impl Drop for Ends {
 }
 
 async fn run_job(client: &Client, within: Duration, job: &str) {
-    let once = client.run_once("k", within);
+    let once = client.job("k", within);
     let ran = loop {
-        let ran = once.run(async |run| -> Result<u64, Error> {
+        let ran = once.execute(async |run| -> Result<u64, Error> {
             say("begins", run.token().get());
             match job {
                 "hang" => pending().await,

@@ -77,7 +77,7 @@ async fn every_reader_of_a_client_is_told() {
 }
 
 /// Has an operator release a lock from those who were seen to hold it, and checks that the holder is told.
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 async fn is_told_of_an_operator<L: NamedLock>(here: L, elsewhere: &Client) {
     let guard = here.lock().await.unwrap();
     let admin = elsewhere.admin();
@@ -86,7 +86,7 @@ async fn is_told_of_an_operator<L: NamedLock>(here: L, elsewhere: &Client) {
     assert_eq!(soon(guard.lost()).await, LossReason::Forced);
 }
 
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 #[tokio::test]
 async fn holder_is_told_when_those_who_were_seen_are_released() {
     let server = Server::start();

@@ -138,7 +138,7 @@ async fn errors_without_a_loss_have_no_reason() {
     assert_eq!(error.loss_reason(), None);
 }
 
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 #[tokio::test]
 async fn release_of_those_who_were_seen_ends_no_later_hold_of_the_same_client() {
     let server = Server::start();

@@ -14,7 +14,7 @@ mod forced;
 mod input;
 mod kinds;
 mod lease;
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 mod listing;
 mod loss;
 mod names;

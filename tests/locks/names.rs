@@ -67,7 +67,7 @@ async fn handles_of_all_kinds_have_a_name_and_show_it() {
     let latch = app.latch("l");
     assert_eq!(latch.name(), "app:l");
     is_shown(&latch, "app:l", "Latch { name: \"app:l\" }");
-    let (election, job) = (app.leader("e"), app.run_once("j", secs(60)));
+    let (election, job) = (app.leader("e"), app.job("j", secs(60)));
     assert_eq!(
         (election.name(), election.watch().name(), job.name()),
         ("app:e", "app:e", "app:j")
@@ -78,7 +78,7 @@ async fn handles_of_all_kinds_have_a_name_and_show_it() {
         "app:e",
         "LeaderWatch { name: \"app:e\"..}",
     );
-    is_shown(&job, "app:j", "RunOnce { name: \"app:j\"..}");
+    is_shown(&job, "app:j", "Job { name: \"app:j\"..}");
 
     let set = MultiLock::new([app.lock("a"), app.lock("b")]);
     assert!(set.names().eq(["app:a", "app:b"]));
@@ -125,9 +125,9 @@ async fn guards_of_all_kinds_have_a_name_and_show_who_holds_for_how_long() {
         "Term { name: \"e\", owner: web-7/..s, token: .. }",
     );
     drop(term);
-    let job = client.run_once("j", secs(60));
-    job.run(async |run| {
-        is_shown(run, "j", "Run { name: \"j\", owner: ..s, token: .. }");
+    let job = client.job("j", secs(60));
+    job.execute(async |run| {
+        is_shown(run, "j", "Execution { name: \"j\", owner: ..s, token: .. }");
         Ok::<_, Error>(())
     })
     .await

@@ -10,7 +10,8 @@ use crate::support::probe::{
     subscribers,
 };
 use crate::support::{builder, client, eventually, sha, start, start_two};
-use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock, ReleaseBy};
+use redlatch::config::ReleaseBy;
+use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, script};
 
 const NAME: &str = "k";

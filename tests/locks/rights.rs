@@ -121,11 +121,11 @@ async fn line_of_the_readme_is_enough_for_every_kind() {
     term.step_down().await.unwrap();
     assert_eq!(soon(watching).await.unwrap().unwrap(), None);
 
-    let report = one.run_once("report", secs(60));
-    let ran = report.run(async |run| run.verify().await);
+    let report = one.job("report", secs(60));
+    let ran = report.execute(async |run| run.verify().await);
     assert_eq!(ran.await.unwrap(), Some(()));
-    let again = two.run_once("report", secs(60));
-    let ran = again.run(async |_| Ok::<_, Error>(()));
+    let again = two.job("report", secs(60));
+    let ran = again.execute(async |_| Ok::<_, Error>(()));
     assert_eq!(ran.await.unwrap(), None);
 
     // Before Redis 7, `CLIENT SETINFO` is refused to this user, and does not exist.

@@ -7,7 +7,8 @@ use crate::support::probe::{eventually_free, kind, millis, soon};
 use crate::support::{builder, start};
 use futures_util::StreamExt;
 use futures_util::stream::{FuturesUnordered, iter};
-use redlatch::{Client, ErrorKind, MultiLock, Owner, Owners, RedLock};
+use redlatch::config::Owners;
+use redlatch::{Client, ErrorKind, MultiLock, Owner, RedLock};
 use redlatch_testkit::Server;
 use tokio::sync::Barrier;
 

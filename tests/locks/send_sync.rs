@@ -5,11 +5,14 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::time::Duration;
 
+use redlatch::config::{Prefer, ReleaseBy};
+use redlatch::semaphore::{
+    ExpirablePermit, ExpirableSemaphore, PermitId, Semaphore, SemaphorePermit,
+};
 use redlatch::{
-    Client, ClientBuilder, Error, ErrorKind, ExpirablePermit, ExpirableSemaphore, FairLock, Holder,
-    Latch, Lease, LockGuard, Member, MultiGuard, MultiLock, Owner, PermitId, PlainLock, Prefer,
-    ReadLock, ReadWriteLock, RedGuard, RedLock, ReentrantLock, ReleaseBy, Semaphore,
-    SemaphorePermit, WriteLock,
+    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Latch, Lease, LockGuard, Member,
+    MultiGuard, MultiLock, Owner, PlainLock, ReadLock, ReadWriteLock, RedGuard, RedLock,
+    ReentrantLock, WriteLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}

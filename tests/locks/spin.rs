@@ -8,7 +8,8 @@ use crate::support::probe::{
     NEVER, calls_of, eventually_attending, kind, millis, reset_calls, secs, soon, stranger,
 };
 use crate::support::{builder, client, eventually, start, start_two};
-use redlatch::{Backoff, Client, ErrorKind};
+use redlatch::config::Backoff;
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::Server;
 
 const NAME: &str = "k";

@@ -3,10 +3,8 @@
 use std::pin::pin;
 
 use futures_util::FutureExt;
-use redlatch::{
-    Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock,
-    ReleaseBy,
-};
+use redlatch::config::{Protocol, ReleaseBy};
+use redlatch::{Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, RedLock};
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{acquiring, kind, millis, passes, secs, stranger};
@@ -319,7 +317,7 @@ async fn plain_locks_without_scripts_exclude_each_other() {
     of(&other).lock().await.unwrap().unlock().await.unwrap();
 }
 
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 #[tokio::test(start_paused = true)]
 async fn admin_sees_locks_and_the_server() {
     let (_server, client, other) = two().await;

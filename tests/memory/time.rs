@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, LockGuard, Owner, Prefer, RedLock};
+use redlatch::config::Prefer;
+use redlatch::{Client, LockGuard, Owner, RedLock};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 

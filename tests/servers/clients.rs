@@ -11,7 +11,8 @@ use fred::prelude::{ClientLike, EventInterface, KeysInterface, ListInterface, Pu
 use fred::types::config::{Config as Fred, CredentialProvider, Server as FredServer};
 use fred::types::{Builder, RespVersion};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use redlatch::{Client, Config, ErrorKind, Protocol, Tls};
+use redlatch::config::{Protocol, Tls};
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Cluster, Server};
 
 use crate::support::probe::{acquiring, millis, passes, secs, soon, take_turns};

@@ -9,7 +9,8 @@ use crate::support::probe::{
 use crate::support::scene::patient;
 use crate::support::{builder, eventually};
 use futures_util::future::join_all;
-use redlatch::{Client, ErrorKind, LossReason, Owner, PubSub};
+use redlatch::config::PubSub;
+use redlatch::{Client, ErrorKind, LossReason, Owner};
 use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
 
 /// The cluster of the tests that do not change it.

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use redlatch::{Address, Client, Config, Connect, ErrorKind, Tls};
+use redlatch::config::{Address, Connect, Tls};
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Cluster, Sentinels, Server};
 use tokio::io::{
     AsyncRead, AsyncWrite, BufStream, DuplexStream, ReadBuf, copy_bidirectional, duplex,
@@ -25,7 +26,7 @@ async fn take_turns(config: Config) {
     let client = builder.build().await.unwrap();
     probe::take_turns(&client).await;
     let plain = client.plain_lock("plain");
-    let plain = plain.release_by(redlatch::ReleaseBy::Transaction);
+    let plain = plain.release_by(redlatch::config::ReleaseBy::Transaction);
     let guard = soon(plain.lock()).await.unwrap();
     soon(guard.unlock()).await.unwrap();
     client.close().await;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redlatch::{Client, Config, ErrorKind, Login, Protocol, ReleaseBy};
+use redlatch::config::{Login, Protocol, ReleaseBy};
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Connection, Sentinel, Server};
 use tokio::fs::read_to_string;
 

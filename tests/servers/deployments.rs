@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{eventually, probe, with_tls};
-use redlatch::{Client, Config, ErrorKind, MultiLock, Owner, PermitId, Protocol, ReleaseBy, Tls};
+use redlatch::config::{Protocol, ReleaseBy, Tls};
+use redlatch::semaphore::PermitId;
+use redlatch::{Client, Config, ErrorKind, MultiLock, Owner};
 use redlatch_testkit::{Cluster, Connection, Reply, Sentinel, Server};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -10,9 +10,10 @@ use crate::support::probe::{
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, eventually, eventually_idle};
 use futures_util::future::try_join_all;
+use redlatch::config::ReleaseBy;
 use redlatch::{
     Client, DistributedGuard, Error, ErrorKind, FairLock, FencedLock, LossReason, MultiLock, Owner,
-    PlainLock, ReadLock, RedLock, ReentrantLock, ReleaseBy, SpinLock, WriteLock,
+    PlainLock, ReadLock, RedLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::{Cluster, Sentinels, Server};
 
@@ -130,8 +131,8 @@ async fn set_majority_and_job_count_once_replicas_have_them() {
     replica.freeze();
     is_short(set(&brief).try_lock().await, "0 of 1 replicas");
     assert_eq!(kind(red(&brief).try_lock().await), ErrorKind::Quorum);
-    let job = brief.run_once("job", LONG);
-    let ran = job.run(async |_| -> Result<(), Error> { unreachable!("it does not run") });
+    let job = brief.job("job", LONG);
+    let ran = job.execute(async |_| -> Result<(), Error> { unreachable!("it does not run") });
     is_short(ran.await, "0 of 1 replicas");
     eventually_idle(&brief).await;
     for key in ["a", "b", "c", "job"] {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::family::Lock;
 use crate::support::probe::{is_before_7, kind, secs, soon};
 use crate::support::{builder, eventually};
-use redlatch::{Client, DistributedGuard, ErrorKind, FairLock, ReentrantLock, ReleaseBy};
+use redlatch::config::ReleaseBy;
+use redlatch::{Client, DistributedGuard, ErrorKind, FairLock, ReentrantLock};
 use redlatch_testkit::{Sentinel, Sentinels, Server, skip};
 
 /// The time that is promised in addition to that of the failover itself.

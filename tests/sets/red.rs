@@ -9,9 +9,9 @@ use crate::support::probe::{
     begin, calls_of, channel, kind, millis, reset_calls, scripts_run, secs, soon, subscribers,
 };
 use crate::support::{builder, eventually, eventually_idle, sha};
+use redlatch::config::ReleaseBy;
 use redlatch::{
     Client, ClientBuilder, ErrorKind, LossReason, Member, Owner, RedGuard, RedLock, ReentrantLock,
-    ReleaseBy,
 };
 use redlatch_testkit::{Cluster, Proxy, Reply, Server};
 

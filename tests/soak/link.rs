@@ -1,6 +1,7 @@
 //! The connections of a client, which can be cut off.
 
-use redlatch::{Address, Config};
+use redlatch::Config;
+use redlatch::config::Address;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::net::TcpStream;
 use tokio::sync::watch;

@@ -2,9 +2,10 @@
 
 use std::any::Any;
 
+use redlatch::stats::KindStats;
 use redlatch::{
-    Client, DistributedGuard, ErrorKind, FairLock, FencedLock, KindStats, MultiLock, Owner,
-    PlainLock, ReadLock, RedLock, ReentrantLock, SpinLock, WriteLock,
+    Client, DistributedGuard, ErrorKind, FairLock, FencedLock, MultiLock, Owner, PlainLock,
+    ReadLock, RedLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 

@@ -1,6 +1,7 @@
 //! A client next to the page on which its metrics are shown.
 
-use redlatch::{Client, ClientBuilder, KindStats, Stats};
+use redlatch::stats::{KindStats, Stats};
+use redlatch::{Client, ClientBuilder};
 
 use crate::support::eventually;
 

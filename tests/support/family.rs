@@ -5,10 +5,10 @@ use std::future::Future;
 use std::ops::Deref;
 use std::time::Duration;
 
+use redlatch::config::ReleaseBy;
 use redlatch::{
     Client, DistributedGuard, DistributedLock, Error, FairLock, FencedGuard, FencedLock, Holder,
-    Lease, LockGuard, NamedLock, Owner, PlainLock, ReadLock, ReentrantLock, ReleaseBy, SpinLock,
-    WriteLock,
+    Lease, LockGuard, NamedLock, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 

@@ -11,7 +11,8 @@ use crate::support::probe::{
 };
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
+use redlatch::config::Prefer;
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
 use tokio::task::JoinHandle;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::probe::{kind, millis, nothing_left, secs, soon};
 use crate::support::scene::{Scene, patient};
 use crate::support::{client, eventually, start, start_two};
-use redlatch::{Client, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
+use redlatch::config::Prefer;
+use redlatch::{Client, ErrorKind, LockGuard, Owner, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
 
 const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";

@@ -25,8 +25,11 @@ pub async fn send(
     client: Data<Client>,
     post: Data<Post>,
 ) -> Result<(), BoxDynError> {
-    let once = client.run_once(format!("invoices:{task}"), REMEMBERED);
-    match once.run(async |run| post(&invoice, run.token())).await? {
+    let once = client.job(format!("invoices:{task}"), REMEMBERED);
+    match once
+        .execute(async |run| post(&invoice, run.token()))
+        .await?
+    {
         Some(()) => println!("task {task} was done here"),
         None => println!("task {task} is, or was, another worker's"),
     }

@@ -11,7 +11,8 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
-use redlatch::{Client, Error, LockGuard, OwnerLayer};
+use redlatch::tower::OwnerLayer;
+use redlatch::{Client, Error, LockGuard};
 
 /// The edits under way in this process, by document. Their locks are renewed as long as they are here.
 #[derive(Clone)]

@@ -12,11 +12,11 @@ pub async fn start<F: Future<Output = Result<(), Error>> + Send>(
     send: impl Fn(FencingToken) -> F + Clone + Send + Sync + 'static,
 ) -> Result<JobScheduler, JobSchedulerError> {
     // Longer than the clocks of the machines are apart, and shorter than the period.
-    let job = client.run_once("report", Duration::from_millis(1_500));
+    let job = client.job("report", Duration::from_millis(1_500));
     let report = move |_, _| {
         let (job, send) = (job.clone(), send.clone());
         Box::pin(async move {
-            match job.run(async |run| send(run.token()).await).await {
+            match job.execute(async |run| send(run.token()).await).await {
                 Ok(Some(())) => println!("sent here"),
                 Ok(None) => println!("another machine sends it, or has sent it"),
                 // It was not sent, and the next machine whose timer goes off may try.

@@ -27,7 +27,7 @@ mod contact;
 mod desk;
 mod dial;
 mod identity;
-#[cfg(feature = "admin")]
+#[cfg(feature = "unstable-admin")]
 pub(crate) mod inquiry;
 mod link;
 mod listener;

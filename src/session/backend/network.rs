@@ -1,19 +1,14 @@
 //! Reaches servers over the network of this machine.
 
-#[cfg(unix)]
 use std::fs::{Metadata, metadata};
 use std::io;
 use std::net::SocketAddr;
-#[cfg(unix)]
 use std::os::unix::fs::FileTypeExt;
-#[cfg(unix)]
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(unix)]
-use tokio::net::UnixStream;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
 use super::socket::Socket;
@@ -28,10 +23,7 @@ pub(super) async fn open(address: Address, patience: Duration) -> io::Result<Arc
             stream.set_nodelay(true).ok();
             Ok(Arc::new(stream))
         }
-        #[cfg(unix)]
         Address::Unix(path) => Ok(Arc::new(reach_socket(&path).await?)),
-        #[cfg(not(unix))]
-        Address::Unix(_) => Err(io::Error::other("this system has no unix sockets")),
     }
 }
 
@@ -53,7 +45,6 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
 }
 
 /// Connects to a unix socket. Of another kind of file the system says only that nothing listens there.
-#[cfg(unix)]
 async fn reach_socket(path: &Path) -> io::Result<UnixStream> {
     let is_other = |found: Metadata| !found.file_type().is_socket();
     match UnixStream::connect(path).await {

@@ -16,9 +16,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use bytes::BytesMut;
 use futures_util::task::AtomicWaker;
-use tokio::net::TcpStream;
-#[cfg(unix)]
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::unconstrained;
 use tokio_util::io::poll_read_buf;
 
@@ -91,7 +89,6 @@ macro_rules! socket {
 }
 
 socket!(TcpStream);
-#[cfg(unix)]
 socket!(UnixStream);
 
 /// A stream that the application has opened.

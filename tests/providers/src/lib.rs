@@ -59,7 +59,7 @@ async fn fred_and_redlatch_connect_side_by_side() {
     #[cfg(feature = "tls")]
     {
         let config = redlatch::Config::server("127.0.0.1", server.port());
-        let config = config.tls(redlatch::Tls::rustls(application_of(&fred)));
+        let config = config.tls(redlatch::config::Tls::rustls(application_of(&fred)));
         take(Client::builder().config(config).build().await.unwrap()).await;
     }
     let plain = Server::start();

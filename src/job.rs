@@ -22,13 +22,13 @@ use crate::owner::Owner;
 /// A job that several processes start at about the same time, and that runs on one of them: ShedLock's
 /// `@SchedulerLock`.
 ///
-/// Created by [`Client::run_once`](crate::Client::run_once). Each process calls [`run`](Self::run) when its timer goes
+/// Created by [`Client::job`](crate::Client::job). Each process calls [`execute`](Self::execute) when its timer goes
 /// off. The first one runs the job; the others are told that somebody else has it.
 ///
 /// # When to use it, and when another
 ///
 /// Use it for jobs that end: a nightly report, an hourly clean-up. For work that goes on for as long as there are
-/// processes, use an [`Election`](crate::Election). If the same job must never run twice, record that it ran where its
+/// processes, use an [`Election`](crate::leader::Election). If the same job must never run twice, record that it ran where its
 /// results are, by a unique key for each period; this type then spares the attempts.
 ///
 /// # Guarantee and limit
@@ -41,7 +41,7 @@ use crate::owner::Owner;
 /// | succeeds, within the period | is kept until `within` has passed since the job was begun, by the server's clock; then it is free by itself, whatever became of this process |
 /// | takes longer than that | is renewed all the while, for at most [`max_hold`](crate::ClientBuilder::max_hold) if that is set, and released at the end |
 /// | returns `Err`, panics, or is dropped | is released at once, so that another process may run the job |
-/// | loses its lease | is another's, or free; the job is dropped, and `run` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
+/// | loses its lease | is another's, or free; the job is dropped, and `execute` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
 /// | dies with its process | is free within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default |
 ///
 /// So a fast job does not run again on a process whose clock is late by less than `within`: no two clocks are compared.
@@ -68,26 +68,27 @@ use crate::owner::Owner;
 /// }
 ///
 /// let client = Client::connect(url).await?;
-/// let report = client.run_once("hourly-report", Duration::from_secs(45 * 60));
-/// match report.run(async |run| send_report(run.token().get()).await).await? {
+/// let report = client.job("hourly-report", Duration::from_secs(45 * 60));
+/// match report.execute(async |run| send_report(run.token().get()).await).await? {
 ///     Some(pages) => println!("{pages} pages were sent"),
 ///     None => println!("another process sends the report, or has sent it"),
 /// }
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
+#[doc(alias("RunOnce", "SchedulerLock"))]
 #[derive(Clone)]
-pub struct RunOnce {
+pub struct Job {
     handle: Handle,
     within: Duration,
 }
 
-impl fmt::Debug for RunOnce {
+impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.handle.show("RunOnce", f)
+        self.handle.show("Job", f)
     }
 }
 
-impl RunOnce {
+impl Job {
     pub(crate) fn new(handle: Handle, within: Duration) -> Self {
         Self { handle, within }
     }
@@ -100,7 +101,7 @@ impl RunOnce {
     /// ```
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
-    /// let report = client.run_once("hourly-report", std::time::Duration::from_secs(45 * 60));
+    /// let report = client.job("hourly-report", std::time::Duration::from_secs(45 * 60));
     /// assert_eq!(report.name(), "hourly-report");
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -112,7 +113,7 @@ impl RunOnce {
     /// Runs the job, unless another process runs it, or ran it `within` the time of this handle. Returns `Some` with
     /// what the job returned if it ran here, and `None` if another one has it.
     ///
-    /// The call makes one attempt, and does not wait for the other process. The job is given its [`Run`]. Its error is
+    /// The call makes one attempt, and does not wait for the other process. The job is given its [`Execution`]. Its error is
     /// of any type that an [`Error`] converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
     ///
     /// Do not close the client before the call has returned: that counts as the death of the process.
@@ -145,18 +146,19 @@ impl RunOnce {
     ///
     /// type Failure = Box<dyn std::error::Error + Send + Sync>;
     ///
-    /// let job = client.run_once("import", Duration::from_secs(60));
-    /// let failed = job.run(async |_| Err::<(), Failure>("the file is not there yet".into())).await;
+    /// let job = client.job("import", Duration::from_secs(60));
+    /// let failed = job.execute(async |_| Err::<(), Failure>("the file is not there yet".into())).await;
     /// assert!(failed.is_err());
     ///
     /// // So another process, or this one, may try again.
-    /// let imported = job.run(async |_| Ok::<_, Failure>(7)).await.unwrap();
+    /// let imported = job.execute(async |_| Ok::<_, Failure>(7)).await.unwrap();
     /// assert_eq!(imported, Some(7));
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn run<T, E: From<Error>>(
+    #[doc(alias = "run")]
+    pub async fn execute<T, E: From<Error>>(
         &self,
-        job: impl AsyncFnOnce(&Run) -> Result<T, E>,
+        job: impl AsyncFnOnce(&Execution) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
         let Some(run) = self.begin().await? else {
             return Ok(None);
@@ -176,19 +178,19 @@ impl RunOnce {
         }
     }
 
-    async fn begin(&self) -> Result<Option<Run>, Error> {
+    async fn begin(&self) -> Result<Option<Execution>, Error> {
         LeaseTime::new(self.within)?;
         let guard = taken(&self.handle).await?;
         Ok(guard.map(|guard| {
             let FencedGuard { guard, token } = guard.into();
             // Counted from after the grant, so that the lock is kept for no less.
             let end = BootInstant::now().plus(self.within);
-            Run { guard, token, end }
+            Execution { guard, token, end }
         }))
     }
 
     /// Has the lock kept until the end of the period. Returns when that is done, or after one lease.
-    async fn succeeded(&self, run: Run) {
+    async fn succeeded(&self, run: Execution) {
         // Nothing is ever sent: the sender is dropped once the caller need not wait any longer.
         let (done, told) = oneshot::channel::<Infallible>();
         let handle = self.handle.clone();
@@ -207,25 +209,25 @@ impl RunOnce {
     }
 }
 
-/// One run of a job, which lasts until the job ends. Lent to the job by [`RunOnce::run`].
+/// One run of a job, which lasts until the job ends. Lent to the job by [`Job::execute`].
 ///
 /// A run derefs to its [`Lease`], which is renewed.
 #[clippy::has_significant_drop]
-pub struct Run {
+pub struct Execution {
     guard: LockGuard,
     token: FencingToken,
     /// Until when the lock is kept once the job has succeeded.
     end: BootInstant,
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = self.guard.show("Run", f);
+        let mut shown = self.guard.show("Execution", f);
         shown.field("token", &self.token.get()).finish()
     }
 }
 
-impl Run {
+impl Execution {
     /// Returns the fencing token of this run, which is higher than those of all earlier runs of the job.
     ///
     /// A store that remembers the highest token that it has seen, and refuses a lower one, is safe from a run that was
@@ -239,8 +241,8 @@ impl Run {
     /// use std::time::Duration;
     /// use redlatch::Error;
     ///
-    /// let job = client.run_once("import", Duration::from_secs(60));
-    /// let token = job.run(async |run| Ok::<_, Error>(run.token())).await?.expect("nobody else runs it");
+    /// let job = client.job("import", Duration::from_secs(60));
+    /// let token = job.execute(async |run| Ok::<_, Error>(run.token())).await?.expect("nobody else runs it");
     /// println!("UPDATE imports SET token = {token} WHERE token <= {token}");
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -306,7 +308,7 @@ async fn taken(handle: &Handle) -> Result<Option<LockGuard>, Error> {
     handle.clone().owned_by(&Owner::unique()).try_lock().await
 }
 
-impl Deref for Run {
+impl Deref for Execution {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {

@@ -4,7 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind, Run, RunOnce};
+use redlatch::job::{Execution, Job};
+use redlatch::{Client, Error, ErrorKind};
 use redlatch_testkit::Server;
 use tokio::time::sleep;
 
@@ -20,8 +21,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Runs a job that takes no time. Returns whether it ran here.
 async fn runs(client: &Client, within: Duration) -> bool {
-    let job = client.run_once("k", within);
-    let ran = job.run(async |_| Ok::<_, Error>(()));
+    let job = client.job("k", within);
+    let ran = job.execute(async |_| Ok::<_, Error>(()));
     ran.await.unwrap().is_some()
 }
 
@@ -56,8 +57,8 @@ async fn job_of_a_killed_process_runs_elsewhere_within_a_lease() {
     let (server, client) = start().await;
     let mut worker = Worker::start(&server, "job 60000 hang");
     let token = worker.event("begins").token;
-    let job = client.run_once("k", LONG);
-    let attempt = async || job.run(async |run| Ok::<_, Error>(run.token())).await;
+    let job = client.job("k", LONG);
+    let attempt = async || job.execute(async |run| Ok::<_, Error>(run.token())).await;
     assert_eq!(attempt().await.unwrap(), None);
     // Renewed over several leases.
     sleep(LEASE * 2).await;
@@ -129,17 +130,17 @@ async fn fast_job_does_not_run_twice_within_its_period_and_runs_again_after_it()
 #[tokio::test]
 async fn job_that_fails_panics_or_is_dropped_may_run_elsewhere_at_once() {
     let (_server, client, other) = start_two().await;
-    let job = client.run_once("k", LONG);
+    let job = client.job("k", LONG);
     type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-    let failed = job.run(async |_| Err::<(), Failure>("no file".into()));
+    let failed = job.execute(async |_| Err::<(), Failure>("no file".into()));
     assert_eq!(failed.await.unwrap_err().to_string(), "no file");
 
-    let panics = job.run(async |_| -> Result<(), Failure> { panic!("on purpose") });
+    let panics = job.execute(async |_| -> Result<(), Failure> { panic!("on purpose") });
     let panicked = does_panic(panics).await;
     assert!(panicked);
 
-    let hangs = job.run(async |_| std::future::pending::<Result<(), Failure>>().await);
+    let hangs = job.execute(async |_| std::future::pending::<Result<(), Failure>>().await);
     assert!(tokio::time::timeout(millis(200), hangs).await.is_err());
 
     eventually("it runs elsewhere", async || runs(&other, LONG).await).await;
@@ -163,23 +164,23 @@ async fn does_panic(future: impl Future) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn call_that_is_dropped_leaves_the_job_to_others_unless_it_has_run() {
     let scene = Scene::open(scene::patient).await;
-    Polls::sweep(&scene.proxy, "run_once", async |name, polls| {
-        let job = scene.client.run_once(name, LONG);
+    Polls::sweep(&scene.proxy, "job", async |name, polls| {
+        let job = scene.client.job(name, LONG);
         let has_run = AtomicBool::new(false);
-        let ran = job.run(async |_| {
+        let ran = job.execute(async |_| {
             tokio::task::yield_now().await;
             has_run.store(true, Ordering::SeqCst);
             Ok::<_, Error>(())
         });
         polls.run(ran).await.transpose().unwrap();
         scene.requests_have_run().await;
-        let other = scene.other.run_once(name, LONG);
-        let job = async |_: &Run| Ok::<_, Error>(());
+        let other = scene.other.job(name, LONG);
+        let job = async |_: &Execution| Ok::<_, Error>(());
         if has_run.load(Ordering::SeqCst) {
-            assert_eq!(other.run(job).await.unwrap(), None);
+            assert_eq!(other.execute(job).await.unwrap(), None);
         } else {
             eventually("it runs elsewhere", async || {
-                other.run(job).await.unwrap().is_some()
+                other.execute(job).await.unwrap().is_some()
             })
             .await;
         }
@@ -191,10 +192,10 @@ async fn call_that_is_dropped_leaves_the_job_to_others_unless_it_has_run() {
 fn jobs_move_freely() {
     fn everything<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
     fn moves<T: Send>(_: &T) {}
-    everything::<RunOnce>();
-    everything::<Run>();
-    let _ = |job: RunOnce, text: String| {
-        moves(&job.run(async |run| {
+    everything::<Job>();
+    everything::<Execution>();
+    let _ = |job: Job, text: String| {
+        moves(&job.execute(async |run| {
             run.verify().await?;
             Ok::<_, Error>(text.len())
         }));
@@ -206,8 +207,8 @@ async fn job_longer_than_its_period_is_renewed_and_frees_the_lock_at_its_end() {
     let server = Server::start();
     let (client, other) = (short_leased(&server).await, support::client(&server).await);
     let within = millis(300);
-    let job = client.run_once("k", within);
-    let ran = job.run(async |run| {
+    let job = client.job("k", within);
+    let ran = job.execute(async |run| {
         let end = Instant::now() + LEASE * 3;
         while Instant::now() < end {
             assert!(!runs(&other, within).await);
@@ -222,8 +223,8 @@ async fn job_longer_than_its_period_is_renewed_and_frees_the_lock_at_its_end() {
 #[tokio::test]
 async fn job_that_starts_itself_finds_itself_running() {
     let (_server, client) = start().await;
-    let job = client.run_once("k", LONG);
-    let ran = job.run(async |_| {
+    let job = client.job("k", LONG);
+    let ran = job.execute(async |_| {
         assert!(!runs(&client, LONG).await);
         Ok::<_, Error>(())
     });
@@ -234,8 +235,8 @@ async fn job_that_starts_itself_finds_itself_running() {
 async fn job_that_loses_its_lease_is_dropped() {
     let (_server, client) = start().await;
     let lock = client.fenced_lock("k");
-    let job = client.run_once("k", LONG);
-    let ran = job.run(async |_| {
+    let job = client.job("k", LONG);
+    let ran = job.execute(async |_| {
         assert!(lock.force_unlock().await?);
         std::future::pending::<Result<(), Error>>().await
     });
@@ -247,22 +248,22 @@ async fn job_that_loses_its_lease_is_dropped() {
 async fn settings_that_cannot_work_and_a_server_that_is_away_are_errors_before_the_job() {
     let (server, client) = start().await;
     server.connection().command(&["SET", "string", "1"]);
-    let unreached = async |_: &Run| -> Result<(), Error> { panic!("the job was begun") };
+    let unreached = async |_: &Execution| -> Result<(), Error> { panic!("the job was begun") };
     for (name, within, expected) in [
         ("", LONG, ErrorKind::InvalidInput),
         ("k", Duration::ZERO, ErrorKind::InvalidInput),
         ("k", Duration::MAX, ErrorKind::InvalidInput),
         ("string", LONG, ErrorKind::WrongKind),
     ] {
-        let ran = client.run_once(name, within).run(unreached).await;
+        let ran = client.job(name, within).execute(unreached).await;
         assert_eq!(kind(ran), expected);
     }
     server.kill();
-    let ran = soon(client.run_once("k", LONG).run(unreached)).await;
+    let ran = soon(client.job("k", LONG).execute(unreached)).await;
     assert!(matches!(kind(ran), ErrorKind::Backend | ErrorKind::Timeout));
     client.close().await;
-    let job = client.run_once("k", LONG);
-    let ran = job.run(unreached).await;
+    let job = client.job("k", LONG);
+    let ran = job.execute(unreached).await;
     assert_eq!(kind(ran), ErrorKind::Closed);
 }
 
@@ -272,8 +273,8 @@ async fn server_that_restarts_with_its_data_during_the_job_changes_nothing() {
     let builder = builder(server.url()).watchdog_lease(secs(10));
     let client = builder.build().await.unwrap();
     let other = support::client(&server).await;
-    let job = client.run_once("k", LONG);
-    let ran = job.run(async |run| {
+    let job = client.job("k", LONG);
+    let ran = job.execute(async |run| {
         server.restart();
         eventually("the server is back", async || run.verify().await.is_ok()).await;
         Ok::<_, Error>(())
@@ -291,8 +292,8 @@ async fn outage_at_the_end_of_a_job_blocks_nobody_and_the_job_does_not_run_again
     let (client, other) = (short_leased(&server).await, support::client(&server).await);
     let within = secs(8);
     let before = Instant::now();
-    let job = client.run_once("k", within);
-    let ran = job.run(async |_| {
+    let job = client.job("k", within);
+    let ran = job.execute(async |_| {
         server.kill();
         Ok::<_, Error>(Instant::now())
     });
@@ -319,8 +320,8 @@ async fn outage_at_the_end_of_a_job_blocks_nobody_and_the_job_does_not_run_again
 async fn short_outage_at_the_end_of_a_job_is_waited_for() {
     let server = Server::start();
     let (client, other) = (start_of(&server).await, support::client(&server).await);
-    let job = client.run_once("k", LONG);
-    let ran = job.run(async |_| {
+    let job = client.job("k", LONG);
+    let ran = job.execute(async |_| {
         server.freeze();
         Ok::<_, Error>(())
     });
@@ -342,8 +343,8 @@ async fn start_of(server: &Server) -> Client {
 async fn job_that_ran_is_kept_though_its_future_is_dropped() {
     let server = Server::start();
     let (client, other) = (start_of(&server).await, support::client(&server).await);
-    let job = client.run_once("k", LONG);
-    let mut ran = Box::pin(job.run(async |_| {
+    let job = client.job("k", LONG);
+    let mut ran = Box::pin(job.execute(async |_| {
         server.freeze();
         Ok::<_, Error>(())
     }));
@@ -361,8 +362,8 @@ async fn job_that_ran_is_kept_though_its_future_is_dropped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn job_is_not_released_by_its_own_process_while_no_answer_arrives() {
     let scene = Scene::open(|builder| scene::patient(builder).watchdog_lease(LEASE)).await;
-    let job = scene.client.run_once("k", LONG);
-    let ran = job.run(async |_| {
+    let job = scene.client.job("k", LONG);
+    let ran = job.execute(async |_| {
         scene.proxy.hold_replies();
         Ok::<_, Error>(())
     });
@@ -394,8 +395,8 @@ async fn job_is_entered_again_though_less_is_left_of_its_period_than_a_grant_mus
     let builder = builder(server.url()).watchdog_lease(secs(20));
     let client = builder.min_validity(secs(15)).build().await.unwrap();
     let within = secs(10);
-    let job = client.run_once("k", within);
-    let ran = job.run(async |_| {
+    let job = client.job("k", within);
+    let ran = job.execute(async |_| {
         server.kill();
         Ok::<_, Error>(())
     });
@@ -413,8 +414,8 @@ async fn job_is_entered_again_though_less_is_left_of_its_period_than_a_grant_mus
 async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
     let lease = secs(40);
     let scene = Scene::open(|builder| builder.watchdog_lease(lease)).await;
-    let job = scene.client.run_once("k", secs(1));
-    let ran = job.run(async |_| {
+    let job = scene.client.job("k", secs(1));
+    let ran = job.execute(async |_| {
         scene.proxy.black_hole(true);
         Ok::<_, Error>(())
     });
