@@ -209,6 +209,8 @@ pub use tower::{HeaderOwner, OwnerLayer, OwnerService, RequestOwner, UniqueOwner
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/testing.md")]
+    struct Testing;
     #[doc = include_str!("../docs/from-redisson.md")]
     struct FromRedisson;
     #[doc = include_str!("../docs/from-shedlock.md")]
