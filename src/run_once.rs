@@ -206,7 +206,7 @@ impl RunOnce {
                 () = &mut keeping => return,
                 () = sleep(handle.watchdog_lease) => {}
             }
-            warn!("a job has run, and the server does not answer: it is told so in the background");
+            warn!("a job has run, but the server does not answer: it is told in the background");
             drop(done);
             keeping.await;
         });
