@@ -1,4 +1,11 @@
 //! A job that runs on one of several processes, once in a period.
+//!
+//! The lock is renewed while the job runs, and at the end its lease is set to what is left of `within`. A lease as
+//! long as `within` from the beginning would need no word at the end, but a process that dies during the job would
+//! keep it from running elsewhere for all of that time.
+//!
+//! A task of the client sets that lease, so that a dropped future does not undo a job that has run. A renewal that
+//! was on its way all the while may raise it again: a job may be kept for too long, never too briefly.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -201,7 +208,7 @@ impl Job {
                 () = &mut keeping => return,
                 () = sleep(handle.watchdog_lease) => {}
             }
-            warn!("a job has run, and the server does not answer: it is told so in the background");
+            warn!("a job has run, but the server does not answer: it is told in the background");
             drop(done);
             keeping.await;
         });

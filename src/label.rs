@@ -1,4 +1,7 @@
 //! The label of a client, which tells people which process it is, and the name of a client, which begins with it.
+//!
+//! The label stands in the name of the acquisition field. In Redisson's field it would change the owner, and a key
+//! of its own would need a right and an end.
 
 use std::fmt;
 use std::process;

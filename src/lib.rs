@@ -71,8 +71,8 @@
 //! [`Config`] describes the forms of a server's URL, and how to configure a connection in parts, for example with TLS.
 //!
 //! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock. The
-//! [pages for those who come from another lock](https://github.com/redlatch/redlatch/tree/HEAD/docs) say what is called
-//! how, what behaves differently, and how to move.
+//! [pages on other locks](https://github.com/redlatch/redlatch/tree/HEAD/docs) list the equivalents and the differences,
+//! and say how to move.
 //!
 //! Code that uses locks is tested without a server: with the feature `memory`, `Client::in_memory` and `MemoryServer`
 //! run the same scripts in memory, by a clock that a test may pause.
@@ -199,6 +199,8 @@ pub use scope::Scoped;
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/testing.md")]
+    struct Testing;
     #[doc = include_str!("../docs/from-redisson.md")]
     struct FromRedisson;
     #[doc = include_str!("../docs/from-shedlock.md")]

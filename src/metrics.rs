@@ -43,7 +43,7 @@
 //!
 //! With the recorder of `metrics-exporter-prometheus`, an uncontended lock and unlock takes about half a microsecond
 //! more, less than a hundredth of the two round trips; without a recorder, a hundred instructions more. Without the
-//! feature, nothing is left of it. `BENCHMARKS.md` has the figures.
+//! feature, nothing is left of it. `benches/figures.md` has the figures.
 //!
 //! # Dashboard
 //!

@@ -1,4 +1,4 @@
-//! The report for people: `BENCHMARKS.md`, with its plots.
+//! The report for people: `BENCHMARKS.md` with what most look for, `benches/figures.md` with all figures, and the plots.
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +10,7 @@ use crate::plot::{self, Plot};
 use crate::report::{Chapter, HEAD, Line};
 
 const FILE: &str = "BENCHMARKS.md";
+const FIGURES: &str = "benches/figures.md";
 const PLOTS: &str = "benches/plots";
 
 /// Writes the report into the repository.
@@ -24,17 +25,13 @@ pub(crate) fn write(chapters: &[Chapter], machine: &Machine) -> Result<(), Failu
     for Plot { file, svg, .. } in plots.iter().chain(&peers) {
         fs::write(root.join(PLOTS).join(file), svg)?;
     }
-    fs::write(root.join(FILE), text(chapters, &plots, comparison, machine))?;
-    println!("written: {FILE} and {PLOTS}/");
+    fs::write(root.join(FILE), summary(chapters, comparison, machine))?;
+    fs::write(root.join(FIGURES), figures(chapters, &plots))?;
+    println!("written: {FILE}, {FIGURES} and {PLOTS}/");
     Ok(())
 }
 
-fn text(
-    chapters: &[Chapter],
-    plots: &[Plot],
-    comparison: Option<&Comparison>,
-    machine: &Machine,
-) -> String {
+fn summary(chapters: &[Chapter], comparison: Option<&Comparison>, machine: &Machine) -> String {
     let mut text = format!(
         "# Benchmarks\n\nMeasured on {} by `scripts/bench`, on one machine:\n\n\
          | | |\n|---|---|\n\
@@ -47,15 +44,39 @@ fn text(
         machine.commit
     );
     if let Some(comparison) = comparison {
-        text += &format!("\n{}{}", comparison.table(), picture(&comparison.plot()));
+        text += &format!(
+            "\n## Compared with other locks\n\n{}{}",
+            comparison.table(),
+            picture(&comparison.plot(), PLOTS)
+        );
     }
-    text += "\n## How to read the rest\n\n\
-             Every shape stands beside its **floor**, measured in the same run and in turns with it: the same scripts with \
-             the same keys and arguments through the same kind of client, with nothing around them. What matters is the \
-             ratio; the absolute figures are those of one machine. A target that was missed is shown as such.\n";
+    text += &format!(
+        "\n## Targets\n\n\
+         Every shape is measured next to its **floor**, in the same run and in turns with it: the same scripts with the \
+         same keys and arguments through the same kind of client, with nothing around them. What matters is the ratio to \
+         the floor, since absolute figures are those of one machine. Some figures are counts or times instead, as their \
+         name says. [All figures]({FIGURES}) has the absolute figures, and says how each was measured.\n\n"
+    );
+    text += &row(["chapter", "shape", "figure", "target", "reached"]);
+    text += "|---|---|--:|---|---|\n";
+    for chapter in chapters {
+        let mut title = chapter.title;
+        for [shape, _, _, figure, target, reached] in chapter.lines.iter().map(Line::cells) {
+            if !target.is_empty() {
+                text += &row([title, &shape, &figure, &target, &reached]);
+                // Once for all rows of the chapter.
+                title = "";
+            }
+        }
+    }
+    text
+}
+
+fn figures(chapters: &[Chapter], plots: &[Plot]) -> String {
+    let mut text = "# All figures\n\nEvery figure of [BENCHMARKS.md](../BENCHMARKS.md), with how it was measured.\n".to_owned();
     for chapter in chapters {
         text += &format!("\n## {}\n\n{}\n\n", chapter.title, chapter.how);
-        text += &row(HEAD.map(str::to_owned));
+        text += &row(HEAD);
         text += "|---|---|---|--:|---|---|\n";
         text.extend(chapter.lines.iter().map(Line::cells).map(row));
     }
@@ -64,14 +85,15 @@ fn text(
                  How long a call of `lock()` took, in fair shares of the same run. In perfect turns every call would wait \
                  for one.\n";
     }
-    text.extend(plots.iter().map(picture));
+    text.extend(plots.iter().map(|plot| picture(plot, "plots")));
     text
 }
 
-fn picture(Plot { file, title, .. }: &Plot) -> String {
-    format!("\n![{title}]({PLOTS}/{file})\n")
+fn picture(Plot { file, title, .. }: &Plot, folder: &str) -> String {
+    format!("\n![{title}]({folder}/{file})\n")
 }
 
-fn row(cells: [String; 6]) -> String {
+fn row<const N: usize>(cells: [impl AsRef<str>; N]) -> String {
+    let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
     format!("| {} |\n", cells.join(" | "))
 }

@@ -26,13 +26,13 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     lines.extend(storm::lines(sizing, prices.idle).await?);
     Ok(Chapter {
         title: "Sizing",
-        how: "What one thing costs the server, in processor time of all that it does (`INFO cpu`, less what it \
-              spends without clients), of which some inside of commands (`INFO commandstats`, on the wall clock), in commands, and in \
-              bytes that it received and sent (`INFO stats`); and what it costs the client in processor time. \
-              Memory is the growth of `used_memory` of the server and of the resident memory of the client. A \
-              fleet consists of real processes that hold, wait and pass sections at a pace, next to the sum of \
-              these prices by the formula of [SIZING.md](SIZING.md), so that the ratio is its error. Processor \
-              time is steady where other work keeps the machine busy, unlike wall time.",
+        how: "What one thing costs the server: processor time (`INFO cpu`, less what the server spends without \
+              clients), of which some inside of commands (`INFO commandstats`, on the wall clock); commands; and \
+              bytes received and sent (`INFO stats`). Also the client's processor time. Memory is the growth of \
+              the server's `used_memory` and of the client's resident memory. A fleet consists of real processes \
+              that hold locks, wait, and lock and unlock at a pace. It stands next to the sum of these prices by \
+              the formula of [SIZING.md](../SIZING.md), so the ratio is the error of the formula. Unlike wall \
+              time, processor time stays steady while other work keeps the machine busy.",
         lines,
         curves: Vec::new(),
         comparison: None,

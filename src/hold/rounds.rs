@@ -14,6 +14,9 @@
 //!
 //! Calls of several processes are in each other's way, since each may get a part. So their pauses are random, and
 //! messages are acted on only when enough of them have come for a majority.
+//!
+//! A server that is silent is not asked again while the others are a majority: each request would leave an `Undo`.
+//! What it has of the lock is asked in the background, every second.
 
 use std::future::pending;
 use std::pin::pin;

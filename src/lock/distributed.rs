@@ -1,4 +1,7 @@
 //! What all locks have in common, as traits, and how a future runs under any of them.
+//!
+//! The kinds are types of their own with these traits, not one generic type: their settings and guards differ, and
+//! a test can replace a trait. [`DistributedLock`] has what holds for sets and RedLocks too.
 
 use std::future::Future;
 use std::pin::pin;

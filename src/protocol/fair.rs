@@ -1,4 +1,11 @@
 //! Calls of the fair lock, whose waiters have places in a queue on the server.
+//!
+//! A release moves the lock only to a waiter of the releasing client, which can be told at once; a waiter elsewhere
+//! may be gone, and is sent a message instead.
+//!
+//! Scores are there for Redisson alone. It takes a waiter for dead some time after the one before it, so every
+//! place of ours that goes, granted or not, moves those behind it closer by what it was worth, as Java's grants do.
+//! Where no client of Redisson's waits, nobody relies on scores, and a grant costs the same however many wait.
 
 use std::sync::Arc;
 use std::time::Duration;

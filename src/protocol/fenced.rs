@@ -1,4 +1,8 @@
 //! Calls of the fenced lock, each hold of which has a fencing token.
+//!
+//! If a hold could not be passed on in memory for want of tokens, a process takes several at once. Whoever takes
+//! the record over has the next one, and unused ones are skipped. A repeated request is told only the last of them,
+//! so no token is given twice.
 
 use crate::options::LeaseTime;
 use crate::protocol::hold_key::{Fencing, HoldKey};

@@ -1,5 +1,16 @@
 //! Calls of the read-write lock: one hash for both sides, and a key for each level, with the acquisition id as its
 //! value.
+//!
+//! Java counts the fields of the hash, so there is no acquisition field in it. Java's forced release deletes the
+//! hash and leaves the keys of the levels, so a hold that was lost owes a release all the same, which removes those
+//! keys.
+//!
+//! A reader of Java cuts the hash to its own lease with each renewal. So shared holds are checked every second, and
+//! the check extends the hash to their levels again.
+//!
+//! Across processes, waiter marks keep the order. A mark is owed like a hold: a call that gives up sends a release,
+//! which removes it. Java's readers respect no mark, so next to them a reader respects a writer's mark for a second
+//! only: more would gain the writer nothing.
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! Calls and answers of a lock over several servers. The acquisitions of its members run behind a guard, which lets a
 //! server vote only while nothing that the server may have forgotten is in force.
+//!
+//! The longest lease belongs to the lock and comes with each call, so the epoch has none in it. What a server
+//! granted of other locks does not matter to this one.
 
 use std::fmt;
 use std::time::Duration;

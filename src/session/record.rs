@@ -20,6 +20,10 @@
 //!    raises the lease; a release takes away all of it.
 //! 4. Each call in `waiting` is told once: what came of the first request that was sent after the call gave the lock
 //!    back, or of the release.
+//!
+//! The record keeps the field and the id of the hold that took the lock. If each handoff relabelled it, nobody
+//! would know after a request without an answer which label stands, and a renewal by the old one would end a hold
+//! that stands.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};

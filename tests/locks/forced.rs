@@ -176,7 +176,7 @@ async fn release_by_force_in_the_first_moment_is_noticed_in_the_next() {
     }
 }
 
-/// With the rights of an older line of the README, which has no channel of the client.
+/// With the rights of an older line of docs/rights.md, which has no channel of the client.
 #[tokio::test]
 async fn holder_without_the_right_to_listen_finds_out_at_its_next_renewal() {
     let server = Server::start();

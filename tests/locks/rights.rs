@@ -1,4 +1,4 @@
-//! The rights of a user that may do what this crate does under one prefix, and nothing else: the line of the README.
+//! The rights of a user that may do what this crate does under one prefix, and nothing else: the line of docs/rights.md.
 
 use redlatch::{
     Client, DistributedLock, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner, RedLock,
@@ -10,11 +10,11 @@ use crate::support::{builder, eventually};
 
 const PREFIX: &str = "orders:";
 
-/// Returns the words of the README's line.
+/// Returns the words of the page's line.
 fn line() -> Vec<String> {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"));
-    let readme = readme.expect("the README");
-    let line = readme.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rights.md"));
+    let page = page.expect("the page");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
     let words = line.expect("a line with the rights").split(' ');
     words.map(str::to_owned).collect()
 }
@@ -61,7 +61,7 @@ macro_rules! hand_over {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn line_of_the_readme_is_enough_for_every_kind() {
+async fn line_of_the_page_is_enough_for_every_kind() {
     let server = Server::start();
     let mut admin = server.connection();
     let line = line();
@@ -136,7 +136,7 @@ async fn line_of_the_readme_is_enough_for_every_kind() {
 }
 
 #[tokio::test]
-async fn line_of_the_readme_opens_no_other_name() {
+async fn line_of_the_page_opens_no_other_name() {
     let server = Server::start();
     let line = line();
     let words: Vec<&str> = line.iter().map(String::as_str).collect();
@@ -189,7 +189,7 @@ async fn missing_right_is_a_refusal_and_no_proof_that_the_lock_is_gone() {
 }
 
 #[tokio::test]
-async fn plain_lock_needs_the_line_of_the_readme_without_scripts_only() {
+async fn plain_lock_needs_the_line_of_the_page_without_scripts_only() {
     let server = Server::start();
     let mut admin = server.connection();
     let mut line = line();
@@ -212,7 +212,7 @@ async fn plain_lock_needs_the_line_of_the_readme_without_scripts_only() {
     assert!(!admin.exists("orders:p"));
 }
 
-/// Gives the user the rights of the README, except those that are taken away: a pattern, or commands.
+/// Gives the user the rights of the page, except those that are taken away: a pattern, or commands.
 fn grant(admin: &mut Connection, without: &str) {
     let mut words: Vec<String> = line().into_iter().filter(|word| word != without).collect();
     words.insert(3, "reset".to_owned());

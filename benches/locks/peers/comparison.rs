@@ -98,10 +98,11 @@ impl Comparison {
         }
         let _ = writeln!(
             text,
-            "\nMedians; a hand-over also with its p99. Two bare PINGs take {}. A section is acquired, left empty and \
-             released; a lock that one task keeps to itself passes many sections while the others wait, so read their \
-             number together with the longest wait. The hand-over is from the call of unlock to the return of lock, \
-             after a section of 5 ms. More of each in [the first chapter](#next-to-other-locks).",
+            "\nTimes are medians; a hand-over also has its p99. Two bare PINGs take {}. In a section, a task acquires the \
+             lock and releases it at once. A lock that one task keeps to itself passes many sections while the others \
+             wait, so read their number together with the longest wait. The hand-over is the time from the call of \
+             unlock to the return of lock, after the lock was held for 5 ms. [All \
+             figures](benches/figures.md#next-to-other-locks) has more of each.",
             readable(self.pings.median())
         );
         text

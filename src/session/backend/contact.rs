@@ -104,7 +104,7 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
         _ => None,
     });
     let what = match step {
-        Step::Identify => format!("its credentials are not to be had: {error}"),
+        Step::Identify => format!("its credentials could not be obtained: {error}"),
         _ => error.to_string(),
     };
     error_of(place, &what, advice).caused_by(error)

@@ -18,6 +18,10 @@
 //!    [`Error::is_unanswered`] if one may have.
 //! 2. Nothing is sent after the budget of a call is over, however late its future is polled.
 //! 3. An answer carries an instant before its request was sent, from which promises may be counted.
+//!
+//! The connections are our own. Over fred's, a request was kept for a server that was away, and carried out when it
+//! was back; in a cluster, calls to all servers timed out while one was dead. `docs/why-our-own-connection.md` has
+//! the figures.
 
 mod channels;
 mod cluster;

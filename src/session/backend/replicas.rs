@@ -15,6 +15,9 @@
 //!    hold: after a failover the connection may lead to a server that never had it.
 //! 3. `is_served` as long as there is a task. It is taken back under the mutex under which calls are entered, or by the
 //!    drop of the task, so that no call is left without one.
+//!
+//! To acquire on that connection too was measured: it takes 0.11 ms instead of 0.15, but an acquisition then stands
+//! behind the `WAIT` of others, and no longer behind the releases of its own process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,9 @@
 //! Decides when this client listens to what is said to it alone.
+//!
+//! A client has one channel of its own, and not one for each lock, since it may hold 100,000. It is in the slot of
+//! no lock, so in a cluster it is published to by `PUBLISH`, and the client listens on one server. A message names
+//! acquisition ids and is a hint: those holds are checked, and one that the server denies was lost by force. So no
+//! PING has to prove that messages arrive.
 
 use std::time::Duration;
 
