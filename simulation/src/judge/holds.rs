@@ -77,8 +77,12 @@ impl Judge {
             let last = self.names[name].token;
             let known = &self.names[name];
             let since = self.asked(process, task);
-            // One that asked before the last level was given back may have joined it.
-            let has_joined = known.token_owner.as_ref() == Some(owner) && since <= known.free;
+            // One that asked before the server knew that the last level was given back may have joined it.
+            let free = match is_named(owner) {
+                true => known.free + self.plan().command_timeout,
+                false => known.free,
+            };
+            let has_joined = known.token_owner.as_ref() == Some(owner) && since <= free;
             let is_nested = is_nested || has_joined || known.left.contains(owner);
             // A server that restarts with earlier data has holds again that named owners join. A call that nobody
             // polled learns late of a grant that was taken from it.
