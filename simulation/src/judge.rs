@@ -179,6 +179,15 @@ impl Judge {
 
     pub fn server_forgot(&mut self, server: usize) {
         self.lost[server] = Some(now());
+        let plan = self.plan().clone();
+        let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
+        let names = plan.names.iter().enumerate();
+        for (name, shared) in names.filter(|(_, shared)| shared.server == server) {
+            // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
+            // each of which has its turn.
+            let turns = if shared.kind == Kind::Fair { 4 } else { 1 };
+            self.haunt_until(name, now() + turns * longest);
+        }
     }
 
     pub fn paused(&mut self, process: usize) {
