@@ -3,6 +3,7 @@
 mod cut;
 mod faults;
 mod steps;
+mod topology;
 
 use fastrand::Rng;
 
@@ -10,7 +11,9 @@ use crate::chance::mixed;
 use crate::network::Delay;
 
 pub use cut::Cut;
-pub use faults::{Event, Fault};
+pub use faults::{Event, Failover, Fall, Fault};
+use topology::TOPOLOGIES;
+pub use topology::Topology;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -31,8 +34,8 @@ pub enum Kind {
 pub struct Shared {
     pub kind: Kind,
     pub name: String,
-    /// The server that it is on. A RedLock is on all of them.
-    pub server: usize,
+    /// The client that asks for it. A RedLock is asked for by all of them.
+    pub client: usize,
     /// How many permits there are, or what a latch counts.
     pub total: u32,
 }
@@ -118,7 +121,7 @@ pub struct Process {
 pub struct Plan {
     pub seed: u64,
     pub weather: &'static str,
-    pub servers: usize,
+    pub topology: Topology,
     /// How many millionths faster each server's clock is.
     pub clocks: Vec<i64>,
     pub delay: Delay,
@@ -158,11 +161,22 @@ fn odds(chance: &mut Rng, percent: u32) -> bool {
     chance.u32(..100) < percent
 }
 
+/// Servers that pass data on to each other have the same time, as far as leases are concerned.
+fn clocks(chance: &mut Rng, topology: Topology) -> Vec<i64> {
+    let mut drawn = || chance.i64(-8_000..=8_000);
+    let shared = drawn();
+    let one = |_| match topology.shares_data() {
+        true => shared,
+        false => drawn(),
+    };
+    (0..topology.servers()).map(one).collect()
+}
+
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut chance = Rng::with_seed(mixed(seed));
         let chance = &mut chance;
-        let servers = pick(chance, &[1, 1, 5]);
+        let topology = pick(chance, &TOPOLOGIES);
         let weather = pick(chance, &WEATHERS);
         let is_calm = weather == "calm";
         let least = pick(
@@ -174,7 +188,7 @@ impl Plan {
             },
         );
         let jitter = pick(chance, &[0, 1, 4]);
-        let names = steps::names(chance, servers);
+        let names = steps::names(chance, topology.clients());
         let length = chance.u64(4_000..16_000);
         let count = chance.usize(2..=6);
         let tasks = chance.usize(2..=8);
@@ -190,12 +204,12 @@ impl Plan {
             let is_lazy = odds(chance, 20);
             processes.push(Process { tasks, is_lazy });
         }
-        let events = faults::events(chance, weather, servers, count, length);
+        let events = faults::events(chance, weather, topology, count, names.len(), length);
         Self {
             seed,
             weather,
-            servers,
-            clocks: (0..servers).map(|_| chance.i64(-8_000..=8_000)).collect(),
+            topology,
+            clocks: clocks(chance, topology),
             delay: Delay { least, jitter },
             spread: pick(chance, &[0, 0, 0, 20]),
             names,
@@ -215,11 +229,11 @@ impl Plan {
         let Delay { least, jitter } = self.delay;
         let tasks: Vec<_> = self.processes.iter().map(|one| one.tasks.len()).collect();
         format!(
-            "seed {}, weather {}: {} servers, whose clocks are faster by {:?} millionths; {least} to {} ms each way, some links up to {} more; \
+            "seed {}, weather {}: {:?}, with servers whose clocks are faster by {:?} millionths; {least} to {} ms each way, some links up to {} more; \
              processes with {tasks:?} tasks; watchdog lease {} ms, command timeout {} ms, poll cap {} ms, handoffs {}",
             self.seed,
             self.weather,
-            self.servers,
+            self.topology,
             self.clocks,
             least + jitter,
             self.spread,

@@ -15,14 +15,11 @@ const PASSED_ON: u64 = 2_000;
 impl Judge {
     /// Returns why a hold of this name from this time on may have ended without a word of its holder.
     pub(super) fn excuse(&self, name: usize, since: u64) -> Option<&'static str> {
-        let plan = self.plan();
-        let shared = &plan.names[name];
         let is_after = |time: Option<u64>| time.is_some_and(|time| time + PASSED_ON >= since);
         if is_after(self.names[name].forced) {
             return Some("released by force");
         }
-        let has_lost = shared.kind != Kind::Red && is_after(self.lost[shared.server]);
-        has_lost.then_some("the server forgot it")
+        is_after(self.names[name].forgotten).then_some("the server forgot it")
     }
 
     /// A lock was granted. Returns the number of the hold.

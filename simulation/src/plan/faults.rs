@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{odds, pick};
+use super::{Topology, odds, pick};
 use crate::server::Memory;
 
 /// What the world does.
@@ -20,6 +20,64 @@ pub enum Fault {
     Deny(usize, &'static str),
     Kill(usize),
     Pause(usize),
+    Failover(Failover),
+    /// The slot of a name moves, to the next server but so many.
+    Move(usize, usize),
+    /// A server of a cluster stops, and later the next one but so many has its slots and what it knew. It may be back
+    /// then, with nothing.
+    Inherit(usize, usize, bool),
+}
+
+/// What becomes of a primary in whose place a replica is promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fall {
+    Stop,
+    Hang,
+    /// Some processes do not reach it. It goes on for the others.
+    CutOff,
+}
+
+/// A replica takes over.
+#[derive(Clone, Copy, Debug)]
+pub struct Failover {
+    /// Which of the others takes over.
+    pub heir: usize,
+    pub fall: Fall,
+    /// How many milliseconds the replica is behind.
+    pub lag: u64,
+    /// How long it takes until it is promoted.
+    pub promoted: u64,
+    /// How long it takes after that until each sentinel knows.
+    pub told: [u64; 3],
+    /// How long after that the old primary is there again, as a primary.
+    pub back: u64,
+    /// How long that takes it for one.
+    pub converted: u64,
+    /// The processes that do not reach a primary that is cut off.
+    pub apart: u8,
+}
+
+impl Failover {
+    fn draw(chance: &mut Rng) -> Self {
+        let mut told = [0; 3].map(|_| pick(chance, &[0, 20, 400, 1_200]));
+        told[chance.usize(..3)] = 0;
+        Self {
+            heir: chance.usize(1..3),
+            fall: pick(chance, &[Fall::Stop, Fall::Hang, Fall::CutOff]),
+            lag: pick(chance, &[0, 1, 5, 30]),
+            promoted: pick(chance, &[50, 500, 2_000]),
+            told,
+            back: pick(chance, &[0, 500, 2_000]),
+            converted: pick(chance, &[0, 300, 6_000]),
+            apart: chance.u8(..),
+        }
+    }
+
+    /// Returns how long all of it takes.
+    pub fn span(&self) -> u64 {
+        let told = self.told.into_iter().max().unwrap_or(0);
+        self.lag + self.promoted + told.max(self.back + self.converted)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -32,8 +90,9 @@ pub struct Event {
 pub(super) fn events(
     chance: &mut Rng,
     weather: &str,
-    servers: usize,
+    topology: Topology,
     processes: usize,
+    names: usize,
     length: u64,
 ) -> Vec<Event> {
     if weather == "calm" {
@@ -46,19 +105,34 @@ pub(super) fn events(
                 "everything" => pick(chance, &["links", "servers", "processes", "refusals"]),
                 weather => weather,
             };
-            Event {
-                at: chance.u64(200..length),
-                span: pick(chance, &[50, 300, 1_500, 4_000]),
-                fault: fault(chance, kind, servers, processes),
-            }
+            let at = chance.u64(200..length);
+            let span = pick(chance, &[50, 300, 1_500, 4_000]);
+            let fault = fault(chance, kind, topology, processes, names);
+            let span = match &fault {
+                Fault::Failover(failover) => failover.span(),
+                _ => span,
+            };
+            Event { at, span, fault }
         })
         .collect();
     events.sort_by_key(|event| event.at);
     events
 }
 
-fn fault(chance: &mut Rng, kind: &str, servers: usize, processes: usize) -> Fault {
-    let (one, other) = (chance.usize(..processes), chance.usize(..servers));
+fn fault(
+    chance: &mut Rng,
+    kind: &str,
+    topology: Topology,
+    processes: usize,
+    names: usize,
+) -> Fault {
+    let is_link = kind == "links";
+    let hosts = if is_link {
+        topology.hosts()
+    } else {
+        topology.servers()
+    };
+    let (one, other) = (chance.usize(..processes), chance.usize(..hosts));
     let process = odds(chance, 60).then_some(one);
     let server = odds(chance, 60).then_some(other);
     let bytes = if odds(chance, 50) {
@@ -78,6 +152,13 @@ fn fault(chance: &mut Rng, kind: &str, servers: usize, processes: usize) -> Faul
             4 => Fault::Cut(process, server, bytes),
             5 => Fault::Refuse(process, server),
             _ => Fault::Mute(process, server),
+        },
+        "servers" if topology == Topology::Sentinels && odds(chance, 60) => {
+            Fault::Failover(Failover::draw(chance))
+        }
+        "servers" if topology == Topology::Cluster && odds(chance, 60) => match chance.u32(..4) {
+            0 => Fault::Inherit(other, chance.usize(..2), chance.bool()),
+            _ => Fault::Move(chance.usize(..names), chance.usize(..2)),
         },
         "servers" => match chance.u32(..6) {
             0 => Fault::Stop(other, Memory::All),

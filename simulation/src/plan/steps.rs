@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::{Act, Ask, By, Care, Ending, Kind, LONGEST_LEASE, Section, Shared, Step, odds, pick};
 
-pub(super) fn names(chance: &mut Rng, servers: usize) -> Vec<Shared> {
+pub(super) fn names(chance: &mut Rng, clients: usize) -> Vec<Shared> {
     use Kind::{Counted, Expirable, Fair, Fenced, Latch, Plain, ReadWrite, Red, Reentrant, Spin};
     let kinds = [
         Reentrant, Reentrant, Fair, Fenced, Plain, Spin, ReadWrite, ReadWrite, Counted, Expirable,
@@ -13,17 +13,17 @@ pub(super) fn names(chance: &mut Rng, servers: usize) -> Vec<Shared> {
     let count = chance.usize(1..=4);
     let mut names: Vec<_> = (0..count)
         .map(|at| {
-            let kind = match servers {
+            let kind = match clients {
                 1 => pick(chance, &kinds),
                 _ => pick(chance, &[Red, Red, Reentrant, Fair]),
             };
-            let server = chance.usize(..servers);
+            let client = chance.usize(..clients);
             let total = chance.u32(1..=4);
             let name = format!("{}:{at}", format!("{kind:?}").to_lowercase());
             Shared {
                 kind,
                 name,
-                server,
+                client,
                 total,
             }
         })
@@ -32,12 +32,12 @@ pub(super) fn names(chance: &mut Rng, servers: usize) -> Vec<Shared> {
     if odds(chance, 40) {
         let kind = pick(chance, &[Reentrant, Fenced, Fair]);
         for at in 0..2 {
-            let server = chance.usize(..servers);
+            let client = chance.usize(..clients);
             let name = format!("set:{at}");
             names.push(Shared {
                 kind,
                 name,
-                server,
+                client,
                 total: 1,
             });
         }
