@@ -61,6 +61,8 @@ struct Name {
     free: u64,
     /// Until when somebody may have it of whom nothing is known: a call that was dropped, a process that was killed.
     haunted: u64,
+    /// When a server last forgot some of it, or some of it was said to a server that counts no longer.
+    forgotten: Option<u64>,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// Permits that nobody gives back.
@@ -99,8 +101,6 @@ pub struct Judge {
     /// When each task began its last call.
     began: BTreeMap<(usize, usize), u64>,
     names: Vec<Name>,
-    /// When each server last lost data.
-    lost: Vec<Option<u64>>,
     /// When the last fault ends that has begun.
     disturbed: Option<u64>,
     paused: BTreeMap<usize, u64>,
@@ -133,7 +133,6 @@ impl Judge {
             begun: now(),
             hash: 0xcbf2_9ce4_8422_2325,
             names: plan.names.iter().map(|_| Name::default()).collect(),
-            lost: vec![None; plan.servers],
             plan: Some(plan.clone()),
             ..Self::default()
         };
@@ -177,17 +176,19 @@ impl Judge {
         self.disturbed = self.disturbed.max(Some(now() + span));
     }
 
-    pub fn server_forgot(&mut self, server: usize) {
-        self.lost[server] = Some(now());
-        let plan = self.plan().clone();
+    /// A server forgot some of a name, or is no longer the one that counts.
+    pub fn server_forgot(&mut self, name: usize) {
+        self.names[name].forgotten = Some(now());
+        let plan = self.plan();
         let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
-        let names = plan.names.iter().enumerate();
-        for (name, shared) in names.filter(|(_, shared)| shared.server == server) {
-            // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
-            // each of which has its turn.
-            let turns = if shared.kind == Kind::Fair { 4 } else { 1 };
-            self.haunt_until(name, now() + turns * longest);
-        }
+        // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
+        // each of which has its turn.
+        let turns = if plan.names[name].kind == Kind::Fair {
+            4
+        } else {
+            1
+        };
+        self.haunt_until(name, now() + turns * longest);
     }
 
     pub fn paused(&mut self, process: usize) {

@@ -86,7 +86,7 @@ pub fn lock(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -
     if section.names.len() > 1 {
         let members = section.names.iter().map(|at| {
             let shared = &plan.names[*at];
-            let (client, name) = (&clients[shared.server], &shared.name);
+            let (client, name) = (&clients[shared.client], &shared.name);
             match shared.kind {
                 Kind::Fenced => Member::from(with(client.fenced_lock(name), section, owner)),
                 Kind::Fair => Member::from(with(client.fair_lock(name), section, owner)),
@@ -108,7 +108,7 @@ pub fn lock(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -
 /// Returns the lock with the name that a section asks for.
 pub fn named(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -> Box<dyn Named> {
     let shared = &plan.names[section.names[0]];
-    let (client, name) = (&clients[shared.server], &shared.name);
+    let (client, name) = (&clients[shared.client], &shared.name);
     match (shared.kind, section.reads) {
         (Kind::Fair, _) => Box::new(with(client.fair_lock(name), section, owner)),
         (Kind::Fenced, _) => Box::new(with(client.fenced_lock(name), section, owner)),

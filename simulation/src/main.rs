@@ -5,13 +5,16 @@
 
 mod care;
 mod chance;
+mod cluster;
 mod fleet;
+mod front;
 mod judge;
 mod locks;
 mod machine;
 mod network;
 mod plan;
 mod program;
+mod sentinels;
 mod server;
 mod shrink;
 mod world;

@@ -42,10 +42,17 @@ struct Link {
     chance: Rng,
 }
 
+/// Bytes that were written at once.
+struct Chunk {
+    sent: u64,
+    due: u64,
+    bytes: Vec<u8>,
+}
+
 /// The bytes of a connection in one direction.
 #[derive(Default)]
 struct Pipe {
-    queue: VecDeque<(u64, Vec<u8>)>,
+    queue: VecDeque<Chunk>,
     last: u64,
     /// When the end arrives.
     ends: Option<u64>,
@@ -75,6 +82,8 @@ struct State {
     doors: BTreeMap<usize, UnboundedSender<End>>,
     /// The servers for which something has arrived.
     busy: Vec<usize>,
+    /// When what a process has read last over a link was sent.
+    heard: BTreeMap<(usize, usize), u64>,
 }
 
 /// All links.
@@ -91,6 +100,7 @@ impl Network {
             last: 0,
             doors: BTreeMap::new(),
             busy: Vec::new(),
+            heard: BTreeMap::new(),
         })))
     }
 
@@ -117,6 +127,10 @@ impl Network {
             None => self.lock().doors.remove(&server),
         };
         drop(before);
+    }
+
+    pub fn has_door(&self, server: usize) -> bool {
+        self.lock().doors.contains_key(&server)
     }
 
     /// Returns when the first of what has arrived by now did.
@@ -152,6 +166,16 @@ impl Network {
         busy.sort_unstable();
         busy.dedup();
         busy
+    }
+
+    /// Returns when what a process has read last from a server was sent.
+    pub fn heard(&self, process: usize, server: usize) -> Option<u64> {
+        self.lock().heard.get(&(process, server)).copied()
+    }
+
+    /// Forgets what a process has read, since another one begins in its place.
+    pub fn forget(&self, process: usize) {
+        self.lock().heard.retain(|(one, _), _| *one != process);
     }
 
     /// Whether nothing is on its way.
@@ -226,12 +250,12 @@ impl Network {
             }
             for (direction, pipe) in connection.pipes.iter_mut().enumerate() {
                 let mut room = bytes;
-                pipe.queue.retain_mut(|(_, chunk)| {
-                    chunk.truncate(room);
-                    room -= chunk.len();
-                    !chunk.is_empty()
+                pipe.queue.retain_mut(|chunk| {
+                    chunk.bytes.truncate(room);
+                    room -= chunk.bytes.len();
+                    !chunk.bytes.is_empty()
                 });
-                let last = pipe.queue.back().map_or_else(now, |(due, _)| *due);
+                let last = pipe.queue.back().map_or_else(now, |chunk| chunk.due);
                 let ends = last.max(now());
                 pipe.ends = Some(ends);
                 pipe.is_dead = false;
@@ -261,6 +285,12 @@ pub struct End {
 }
 
 impl End {
+    /// Returns the process at one side.
+    pub fn process(&self) -> Option<usize> {
+        let state = self.network.lock();
+        state.connections.get(&self.id).map(|one| one.link.0)
+    }
+
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut guard = self.network.lock();
         let state = &mut *guard;
@@ -276,7 +306,11 @@ impl End {
         // No bytes would be taken for the end.
         if !pipe.is_dead && !bytes.is_empty() {
             pipe.last = pipe.last.max(arrival);
-            pipe.queue.push_back((pipe.last, bytes.to_vec()));
+            pipe.queue.push_back(Chunk {
+                sent: now(),
+                due: pipe.last,
+                bytes: bytes.to_vec(),
+            });
             let turn = state.chance.u32(..);
             state.due.push(Reverse((pipe.last, turn, self.id, way)));
         }
@@ -284,23 +318,28 @@ impl End {
     }
 
     fn read(&self, buffer: &mut ReadBuf<'_>, context: &Context<'_>) -> (bool, Option<Waker>) {
-        let mut state = self.network.lock();
+        let mut guard = self.network.lock();
+        let state = &mut *guard;
         let Some(connection) = state.connections.get_mut(&self.id) else {
             return (true, None);
         };
         let pipe = &mut connection.pipes[self.reads];
         let mut has_read = false;
-        while let Some((due, chunk)) = pipe.queue.front_mut() {
+        while let Some(Chunk { sent, due, bytes }) = pipe.queue.front_mut() {
             if *due > pipe.arrived || buffer.remaining() == 0 {
                 break;
             }
-            let count = chunk.len().min(buffer.remaining());
-            buffer.put_slice(&chunk[..count]);
+            let count = bytes.len().min(buffer.remaining());
+            buffer.put_slice(&bytes[..count]);
             has_read = true;
-            match count == chunk.len() {
-                true => drop(pipe.queue.pop_front()),
-                false => drop(chunk.drain(..count)),
+            if count < bytes.len() {
+                drop(bytes.drain(..count));
+                break;
             }
+            if self.reads == DOWN {
+                state.heard.insert(connection.link, *sent);
+            }
+            pipe.queue.pop_front();
         }
         let has_ended = pipe.queue.is_empty() && pipe.ends.is_some_and(|ends| ends <= pipe.arrived);
         if has_read || has_ended {
@@ -377,18 +416,31 @@ impl AsyncWrite for End {
     }
 }
 
-/// Connects a process to a server.
+/// Connects a process to servers.
 pub struct Dialer {
     pub network: Network,
     pub process: usize,
-    pub server: usize,
+}
+
+/// Returns the host of a server.
+pub fn host(server: usize) -> String {
+    format!("server-{server}")
+}
+
+/// Returns the server at an address.
+fn server_at(address: &Address) -> Option<usize> {
+    match address {
+        Address::Tcp { host, .. } => host.strip_prefix("server-")?.parse().ok(),
+        _ => None,
+    }
 }
 
 impl Connect for Dialer {
     type Stream = End;
 
-    async fn connect(&self, _: Address) -> io::Result<End> {
-        let link = (self.process, self.server);
+    async fn connect(&self, address: Address) -> io::Result<End> {
+        let server = server_at(&address).ok_or(io::ErrorKind::NotFound)?;
+        let link = (self.process, server);
         let wait = {
             let mut state = self.network.lock();
             let held = state.arrival(link, UP).max(state.arrival(link, DOWN));
@@ -402,13 +454,13 @@ impl Connect for Dialer {
             .links
             .get(&link)
             .is_some_and(|link| link.refused > now());
-        let door = state.doors.get(&self.server).filter(|_| !is_refused);
+        let door = state.doors.get(&server).filter(|_| !is_refused);
         let door = door.ok_or(io::ErrorKind::ConnectionRefused)?.clone();
         state.last += 1;
         let id = state.last;
         let pipes = [Pipe::default(), Pipe::default()];
         state.connections.insert(id, Connection { link, pipes });
-        state.busy.push(self.server);
+        state.busy.push(server);
         drop(guard);
         let end = |reads| End {
             network: self.network.clone(),

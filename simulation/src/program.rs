@@ -13,8 +13,10 @@ use tokio::time::sleep;
 use crate::care::cared;
 use crate::judge::{judge, tell};
 use crate::locks::Guard;
-use crate::network::{Dialer, Network};
-use crate::plan::{Act, Ask, Care, Kind, Plan, Section};
+use crate::network::{Dialer, Network, host};
+use crate::plan::{Act, Ask, Care, Kind, Plan, Section, Topology};
+use crate::sentinels::SERVICE;
+use crate::server::PORT;
 use crate::world::is_over;
 
 /// A guard, with the numbers of its holds.
@@ -43,7 +45,7 @@ pub async fn start(
     started: impl FnOnce(Arc<Process>),
 ) {
     let mut clients = Vec::new();
-    while clients.len() < plan.servers {
+    while clients.len() < plan.topology.clients() {
         if is_over() {
             going.store(0, Ordering::Relaxed);
             return;
@@ -85,18 +87,27 @@ pub async fn start(
 
 async fn connect(
     process: usize,
-    server: usize,
+    client: usize,
     plan: &Plan,
     network: &Network,
 ) -> Result<Client, Error> {
     let dialer = Dialer {
         network: network.clone(),
         process,
-        server,
+    };
+    let config = match plan.topology {
+        Topology::Sentinels => {
+            let sentinels = plan.topology.servers()..plan.topology.hosts();
+            Config::sentinels(SERVICE, sentinels.map(|number| (host(number), PORT)))
+        }
+        Topology::Cluster => {
+            Config::cluster((0..plan.topology.servers()).map(|number| (host(number), PORT)))
+        }
+        Topology::Single | Topology::Independent => Config::server(host(client), PORT),
     };
     let millis = Duration::from_millis;
     let builder = Client::builder()
-        .config(Config::server(format!("server-{server}"), 6379).connector(dialer))
+        .config(config.connector(dialer))
         .label(format!("p{process}"))
         .watchdog_lease(millis(plan.watchdog))
         .command_timeout(millis(plan.command_timeout))

@@ -1,10 +1,16 @@
 //! A simulated server: one in memory, on a machine of its own, behind links.
 
+use std::sync::Arc;
+
 use redlatch::MemoryServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
+use crate::front::{Front, Gate};
 use crate::machine::Machine;
 use crate::network::{Network, door};
+
+/// The port of all servers.
+pub const PORT: u16 = 6379;
 
 /// What a server knows when it is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +27,19 @@ pub struct Server {
     memory: MemoryServer,
     number: usize,
     network: Network,
+    /// What stands before it, if it is one of several.
+    gate: Option<Arc<dyn Gate>>,
     earlier: Option<MemoryServer>,
     hangs: bool,
 }
 
 impl Server {
-    pub fn start(number: usize, faster: i64, network: &Network) -> Self {
+    pub fn start(
+        number: usize,
+        faster: i64,
+        network: &Network,
+        gate: Option<Arc<dyn Gate>>,
+    ) -> Self {
         let machine = Machine::start(faster);
         let memory = machine.block_on(async { MemoryServer::new() });
         let server = Self {
@@ -34,6 +47,7 @@ impl Server {
             memory,
             number,
             network: network.clone(),
+            gate,
             earlier: None,
             hangs: false,
         };
@@ -44,11 +58,16 @@ impl Server {
     fn open(&self) {
         let (door, mut ends) = door();
         self.network.set_door(self.number, Some(door));
-        let memory = self.memory.clone();
+        let (memory, gate) = (self.memory.clone(), self.gate.clone());
         self.machine.handle().spawn(async move {
             while let Some(end) = ends.recv().await {
-                let memory = memory.clone();
-                tokio::spawn(async move { memory.serve(end).await });
+                let (memory, gate) = (memory.clone(), gate.clone());
+                tokio::spawn(async move {
+                    match gate {
+                        Some(gate) => memory.serve(Front::new(end, gate)).await,
+                        None => memory.serve(end).await,
+                    }
+                });
             }
         });
     }
@@ -61,8 +80,13 @@ impl Server {
 
     /// Keeps what the server knows now, for a restart later.
     pub fn keep(&mut self) {
+        self.earlier = Some(self.copied());
+    }
+
+    /// Returns what the server knows now.
+    pub fn copied(&self) -> MemoryServer {
         let memory = &self.memory;
-        self.earlier = Some(self.machine.block_on(async { memory.with_same_data() }));
+        self.machine.block_on(async { memory.with_same_data() })
     }
 
     pub fn restart(&mut self, knows: Memory) {
@@ -77,6 +101,35 @@ impl Server {
             }
         });
         self.open();
+    }
+
+    /// Begins again with what another server knew.
+    pub fn restart_with(&mut self, data: &MemoryServer) {
+        let memory = &self.memory;
+        self.hangs = false;
+        self.machine.block_on(async { memory.restart_with(data) });
+        self.open();
+    }
+
+    /// Whether it takes part in what servers do with each other.
+    pub fn is_well(&self) -> bool {
+        !self.hangs && self.network.has_door(self.number)
+    }
+
+    /// Hands the keys that are meant over to another server.
+    pub fn hand_over(&self, to: &Self, is_meant: impl Fn(&str) -> bool) {
+        self.memory.hand_over(&to.memory, is_meant);
+    }
+
+    /// Deletes the keys that are meant.
+    pub fn delete(&self, is_meant: impl Fn(&str) -> bool) {
+        let nobody = self.machine.block_on(async { MemoryServer::new() });
+        self.memory.hand_over(&nobody, is_meant);
+    }
+
+    /// Ends subscriptions to sharded channels that are meant.
+    pub fn unsubscribe(&self, is_meant: impl Fn(&str) -> bool) {
+        self.memory.unsubscribe(is_meant);
     }
 
     pub fn hang(&mut self) {

@@ -1,5 +1,8 @@
 //! One run: lets time pass, has the machines run in turn, and does what the plan has in store for them.
 
+mod slots;
+mod takeover;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,12 +12,15 @@ use fastrand::Rng;
 use redlatch::MemoryServer;
 
 use crate::chance::{BEGIN, mixed};
+use crate::cluster::Cluster;
 use crate::judge::{Figures, judge, tell};
 use crate::machine::{Machine, now, set_now};
 use crate::network::{Delay, Network};
-use crate::plan::{Event, Fault, Plan};
+use crate::plan::{Event, Fault, Kind, Plan, Topology};
 use crate::program::{self, Process};
+use crate::sentinels::Sentinels;
 use crate::server::{Memory, Server};
+use takeover::Takeover;
 
 /// How old the servers are when the processes begin: a RedLock trusts none that is younger than a lease.
 const AGE: u64 = 200_000;
@@ -53,6 +59,11 @@ struct World {
     plan: Arc<Plan>,
     network: Network,
     servers: Vec<Server>,
+    sentinels: Option<Sentinels>,
+    /// The machines of the sentinels.
+    watchers: Vec<Machine>,
+    takeover: Option<Takeover>,
+    cluster: Option<Cluster>,
     processes: Vec<Life>,
     chance: Rng,
     /// What ends later.
@@ -73,11 +84,19 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     MemoryServer::begin_time(Duration::from_secs(BEGIN));
     let plan = Arc::new(plan);
     let network = Network::new(mixed(plan.seed ^ 1));
-    let servers = (0..plan.servers)
-        .map(|number| Server::start(number, plan.clocks[number], &network))
+    let is_watched = plan.topology == Topology::Sentinels;
+    let sentinels = is_watched.then(|| Sentinels::new(&plan, &network));
+    let has_slots = plan.topology == Topology::Cluster;
+    let cluster = has_slots.then(|| Cluster::new(plan.topology.servers()));
+    let gate = |number| match (&sentinels, &cluster) {
+        (Some(sentinels), _) => Some(sentinels.gate(number)),
+        (None, cluster) => cluster.as_ref().map(|cluster| cluster.gate(number)),
+    };
+    let servers = (0..plan.topology.servers())
+        .map(|number| Server::start(number, plan.clocks[number], &network, gate(number)))
         .collect();
     for process in 0..plan.processes.len() {
-        for server in 0..plan.servers {
+        for server in 0..plan.topology.hosts() {
             let seed = mixed(plan.seed ^ ((process * 16 + server) as u64) << 32);
             let least = plan.delay.least + mixed(seed) % (plan.spread + 1);
             let delay = Delay {
@@ -91,6 +110,10 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     judge(|judge| judge.begin(&plan, tells));
     let mut world = World {
         chance: Rng::with_seed(mixed(plan.seed.wrapping_add(1))),
+        watchers: sentinels.as_ref().map(Sentinels::start).unwrap_or_default(),
+        sentinels,
+        takeover: None,
+        cluster,
         plan,
         network,
         servers,
@@ -119,13 +142,16 @@ impl World {
                 self.begin(event);
             }
             self.end_due(false);
+            self.go_on_with_takeover(false);
             self.tick();
-            if self.is_done() && events.peek().is_none() && self.later.is_empty() {
+            let is_quiet = self.later.is_empty() && self.takeover.is_none();
+            if self.is_done() && events.peek().is_none() && is_quiet {
                 break;
             }
         }
         tell!("the weather ends");
         self.end_due(true);
+        self.go_on_with_takeover(true);
         if !plan.events.is_empty() {
             self.network.heal();
         }
@@ -141,6 +167,9 @@ impl World {
 
     fn start(&self, number: usize) -> Life {
         tell!("p{number} starts");
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.forget(number);
+        }
         let machine = Machine::start(0);
         let process = Arc::new(OnceLock::new());
         let going = Arc::new(AtomicUsize::new(1));
@@ -169,8 +198,8 @@ impl World {
         while let Some(due) = self.network.next() {
             let servers = self.network.deliver(due);
             // What a server answers without delay has arrived by the time that the processes run.
-            for server in servers {
-                let machine = &self.servers[server].machine;
+            for host in servers {
+                let machine = self.machine(host);
                 machine.jump();
                 machine.run(1);
             }
@@ -189,6 +218,14 @@ impl World {
         set_now(now() + span);
     }
 
+    /// Returns the machine of a server or a sentinel.
+    fn machine(&self, host: usize) -> &Machine {
+        match self.servers.get(host) {
+            Some(server) => &server.machine,
+            None => &self.watchers[host - self.servers.len()],
+        }
+    }
+
     fn is_done(&self) -> bool {
         self.processes.iter().all(|life| match life {
             Life::Running(running) => running.going.load(Ordering::Relaxed) == 0,
@@ -198,6 +235,9 @@ impl World {
     }
 
     fn begin(&mut self, event: &Event) {
+        if matches!(event.fault, Fault::Failover(_)) && self.takeover.is_some() {
+            return;
+        }
         tell!("FAULT {:?} for {} ms", event.fault, event.span);
         let (span, network) = (event.span, &self.network);
         let fault = event.fault.clone();
@@ -236,6 +276,19 @@ impl World {
                 self.servers[server].refuse(Some(text));
                 self.later.push((now() + span, fault));
             }
+            Fault::Move(name, next) => {
+                if self.begin_move(name, next) {
+                    self.later.push((now() + span, fault));
+                }
+            }
+            Fault::Inherit(server, next, _) => {
+                let heir = (server + 1 + next) % self.servers.len();
+                if self.servers[server].is_well() && self.servers[heir].is_well() {
+                    self.servers[server].stop(64);
+                    self.later.push((now() + span, fault));
+                }
+            }
+            Fault::Failover(failover) => self.fail_over(&failover),
             Fault::Kill(process) => self.kill(process, span),
             Fault::Pause(process) => {
                 if matches!(self.processes[process], Life::Running(_)) {
@@ -265,10 +318,13 @@ impl World {
                     one.machine.jump();
                     one.stop(64);
                     one.restart(memory);
+                    self.delete_strangers(server);
                     if memory != Memory::All {
-                        judge(|judge| judge.server_forgot(server));
+                        self.forgets(server);
                     }
                 }
+                Fault::Move(name, _) => self.finish_move(name),
+                Fault::Inherit(server, next, is_back) => self.inherit(server, next, is_back),
                 Fault::Hang(server) => {
                     self.servers[server].machine.jump();
                     self.servers[server].go_on();
@@ -284,6 +340,20 @@ impl World {
                     }
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// A server has lost data.
+    fn forgets(&self, server: usize) {
+        for (at, shared) in self.plan.names.iter().enumerate() {
+            let is_there = match &self.sentinels {
+                Some(sentinels) => !sentinels.is_replica(server),
+                None if self.cluster.is_some() => self.keeper(at) == Some(server),
+                None => shared.client == server && shared.kind != Kind::Red,
+            };
+            if is_there {
+                judge(|judge| judge.server_forgot(at));
             }
         }
     }
@@ -344,12 +414,18 @@ impl World {
         set_now(now() + QUIET);
         for (number, server) in self.servers.iter().enumerate() {
             let mut keys = Vec::new();
-            for key in server.ask(&["KEYS", "*"]) {
+            let is_replica = self
+                .sentinels
+                .as_ref()
+                .is_some_and(|all| all.is_replica(number));
+            let pattern = if is_replica { "" } else { "*" };
+            for key in server.ask(&["KEYS", pattern]) {
                 let ttl = server.ask(&["PTTL", &key]).concat().parse().unwrap_or(-1);
                 let value = server.ask(&["GET", &key]).concat();
                 keys.push((key, ttl, value));
             }
-            let channels = server.ask(&["PUBSUB", "CHANNELS"]);
+            let mut channels = server.ask(&["PUBSUB", "CHANNELS"]);
+            channels.extend(server.ask(&["PUBSUB", "SHARDCHANNELS"]));
             judge(|judge| judge.end(number, &keys, &channels));
         }
     }
@@ -371,5 +447,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Deny(..) => "denied",
         Fault::Kill(_) => "kill",
         Fault::Pause(_) => "pause",
+        Fault::Failover(_) => "failover",
+        Fault::Move(..) => "slot",
+        Fault::Inherit(..) => "slots",
     }
 }

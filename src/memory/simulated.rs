@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::MemoryServer;
 use super::reply::Refusal;
+use super::{MemoryServer, channels};
 use crate::clock;
 
 #[doc(hidden)]
@@ -29,6 +29,44 @@ impl MemoryServer {
         self.with(|state| {
             state.restart_empty();
             state.data.databases = databases;
+        });
+    }
+
+    /// Hands the keys that are meant over to another server, with what is stored there.
+    pub fn hand_over(&self, to: &Self, is_meant: impl Fn(&str) -> bool) {
+        let is_meant = |key: &[u8]| is_meant(&String::from_utf8_lossy(key));
+        let mut moved = Vec::new();
+        self.with(|state| {
+            for (number, database) in &mut state.data.databases {
+                let all = std::mem::take(database).into_iter();
+                let (meant, kept) = all.partition(|(key, _)| is_meant(key));
+                *database = kept;
+                moved.push((*number, meant));
+            }
+        });
+        to.with(|state| {
+            for (number, mut meant) in moved {
+                let database = state.data.databases.entry(number).or_default();
+                database.append(&mut meant);
+            }
+        });
+    }
+
+    /// Ends subscriptions to the sharded channels that are meant, as a server does that no longer has their slot.
+    pub fn unsubscribe(&self, is_meant: impl Fn(&str) -> bool) {
+        self.with(|state| {
+            let mut told = Vec::new();
+            for (id, connection) in &mut state.data.connections {
+                let channels = connection.shards.iter();
+                let meant = channels.filter(|one| is_meant(&String::from_utf8_lossy(one)));
+                let meant: Vec<_> = meant.cloned().collect();
+                if !meant.is_empty() {
+                    let replies = channels::subscribe(connection, "SUNSUBSCRIBE", &meant);
+                    told.extend(replies.into_iter().map(|reply| (*id, reply)));
+                }
+            }
+            told.into_iter()
+                .for_each(|(id, reply)| state.data.send(id, reply));
         });
     }
 

@@ -15,14 +15,11 @@ const PASSED_ON: u64 = 2_000;
 impl Judge {
     /// Returns why a hold of this name from this time on may have ended without a word of its holder.
     pub(super) fn excuse(&self, name: usize, since: u64) -> Option<&'static str> {
-        let plan = self.plan();
-        let shared = &plan.names[name];
         let is_after = |time: Option<u64>| time.is_some_and(|time| time + PASSED_ON >= since);
         if is_after(self.names[name].forced) {
             return Some("released by force");
         }
-        let has_lost = shared.kind != Kind::Red && is_after(self.lost[shared.server]);
-        has_lost.then_some("the server forgot it")
+        is_after(self.names[name].forgotten).then_some("the server forgot it")
     }
 
     /// A lock was granted. Returns the number of the hold.
@@ -84,8 +81,8 @@ impl Judge {
             };
             let has_joined = known.token_owner.as_ref() == Some(owner) && since <= free;
             let is_nested = is_nested || has_joined || known.left.contains(owner);
-            // A server that restarts with earlier data has holds again that named owners join. A call that nobody
-            // polled learns late of a grant that was taken from it.
+            // A server that restarts with earlier data has holds again that named owners join. A call that nobody polled
+            // learns late of a grant that was taken from it, and so does a process that passes a record on.
             let may_return = self
                 .excuse(name, if is_named(owner) { 0 } else { since })
                 .is_some();

@@ -15,7 +15,7 @@ impl Task<'_> {
         let plan = &self.process.plan;
         let shared = &plan.names[at];
         judge(|judge| judge.counted_down(at));
-        let latch = self.process.clients[shared.server].latch(&shared.name);
+        let latch = self.process.clients[shared.client].latch(&shared.name);
         let what = format!("count {} down", shared.name);
         let limit = Some(plan.command_timeout);
         self.just(what, limit, latch.count_down(), |()| "done")
@@ -28,7 +28,7 @@ impl Task<'_> {
         if !judge(|judge| judge.is_set(at)) {
             return;
         }
-        let latch = self.process.clients[shared.server].latch(&shared.name);
+        let latch = self.process.clients[shared.client].latch(&shared.name);
         let limit = Some(wait + plan.command_timeout);
         let wait = Duration::from_millis(wait);
         let what = format!("wait for {}", shared.name);
@@ -48,7 +48,7 @@ macro_rules! permits {
                 let plan = &self.process.plan;
                 let shared = &plan.names[at];
                 let lease = section.lease.unwrap_or(3_000);
-                let $semaphore = self.process.clients[shared.server].$of(&shared.name);
+                let $semaphore = self.process.clients[shared.client].$of(&shared.name);
                 let semaphore = $with_lease(lease);
                 let what = format!("set {} to {}", shared.name, shared.total);
                 let set = semaphore.try_set_permits(shared.total);

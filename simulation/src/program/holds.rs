@@ -270,7 +270,7 @@ impl Task<'_> {
     pub(super) async fn look(&self, at: usize) {
         let plan = &self.process.plan;
         let shared = &plan.names[at];
-        let client = &self.process.clients[shared.server];
+        let client = &self.process.clients[shared.client];
         let what = format!("look at {}", shared.name);
         let limit = Some(6 * plan.command_timeout);
         match shared.kind {

@@ -1,0 +1,187 @@
+//! What the world does in a weather.
+
+use fastrand::Rng;
+
+use super::{Topology, odds, pick};
+use crate::server::Memory;
+
+/// What the world does.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    Slow(Option<usize>, Option<usize>, u64),
+    Hold(Option<usize>, Option<usize>, [bool; 2]),
+    HalfOpen(usize, usize, usize),
+    Cut(Option<usize>, Option<usize>, usize),
+    Refuse(Option<usize>, Option<usize>),
+    Mute(Option<usize>, Option<usize>),
+    Stop(usize, Memory),
+    Hang(usize),
+    Forget(usize),
+    Deny(usize, &'static str),
+    Kill(usize),
+    Pause(usize),
+    Failover(Failover),
+    /// The slot of a name moves, to the next server but so many.
+    Move(usize, usize),
+    /// A server of a cluster stops, and later the next one but so many has its slots and what it knew. It may be back
+    /// then, with nothing.
+    Inherit(usize, usize, bool),
+}
+
+/// What becomes of a primary in whose place a replica is promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fall {
+    Stop,
+    Hang,
+    /// Some processes do not reach it. It goes on for the others.
+    CutOff,
+}
+
+/// A replica takes over.
+#[derive(Clone, Copy, Debug)]
+pub struct Failover {
+    /// Which of the others takes over.
+    pub heir: usize,
+    pub fall: Fall,
+    /// How many milliseconds the replica is behind.
+    pub lag: u64,
+    /// How long it takes until it is promoted.
+    pub promoted: u64,
+    /// How long it takes after that until each sentinel knows.
+    pub told: [u64; 3],
+    /// How long after that the old primary is there again, as a primary.
+    pub back: u64,
+    /// How long that takes it for one.
+    pub converted: u64,
+    /// The processes that do not reach a primary that is cut off.
+    pub apart: u8,
+}
+
+impl Failover {
+    fn draw(chance: &mut Rng) -> Self {
+        let mut told = [0; 3].map(|_| pick(chance, &[0, 20, 400, 1_200]));
+        told[chance.usize(..3)] = 0;
+        Self {
+            heir: chance.usize(1..3),
+            fall: pick(chance, &[Fall::Stop, Fall::Hang, Fall::CutOff]),
+            lag: pick(chance, &[0, 1, 5, 30]),
+            promoted: pick(chance, &[50, 500, 2_000]),
+            told,
+            back: pick(chance, &[0, 500, 2_000]),
+            converted: pick(chance, &[0, 300, 6_000]),
+            apart: chance.u8(..),
+        }
+    }
+
+    /// Returns how long all of it takes.
+    pub fn span(&self) -> u64 {
+        let told = self.told.into_iter().max().unwrap_or(0);
+        self.lag + self.promoted + told.max(self.back + self.converted)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub at: u64,
+    pub span: u64,
+    pub fault: Fault,
+}
+
+pub(super) fn events(
+    chance: &mut Rng,
+    weather: &str,
+    topology: Topology,
+    processes: usize,
+    names: usize,
+    length: u64,
+) -> Vec<Event> {
+    if weather == "calm" {
+        return Vec::new();
+    }
+    let count = chance.usize(1..=8);
+    let mut events: Vec<_> = (0..count)
+        .map(|_| {
+            let kind = match weather {
+                "everything" => pick(chance, &["links", "servers", "processes", "refusals"]),
+                weather => weather,
+            };
+            let at = chance.u64(200..length);
+            let span = pick(chance, &[50, 300, 1_500, 4_000]);
+            let fault = fault(chance, kind, topology, processes, names);
+            let span = match &fault {
+                Fault::Failover(failover) => failover.span(),
+                _ => span,
+            };
+            Event { at, span, fault }
+        })
+        .collect();
+    events.sort_by_key(|event| event.at);
+    events
+}
+
+fn fault(
+    chance: &mut Rng,
+    kind: &str,
+    topology: Topology,
+    processes: usize,
+    names: usize,
+) -> Fault {
+    let is_link = kind == "links";
+    let hosts = if is_link {
+        topology.hosts()
+    } else {
+        topology.servers()
+    };
+    let (one, other) = (chance.usize(..processes), chance.usize(..hosts));
+    let process = odds(chance, 60).then_some(one);
+    let server = odds(chance, 60).then_some(other);
+    let bytes = if odds(chance, 50) {
+        chance.usize(..200)
+    } else {
+        0
+    };
+    match kind {
+        "links" => match chance.u32(..7) {
+            0 => Fault::Slow(process, server, pick(chance, &[30, 200, 900])),
+            1 | 2 => Fault::Hold(
+                process,
+                server,
+                pick(chance, &[[true, false], [false, true], [true; 2]]),
+            ),
+            3 => Fault::HalfOpen(one, other, chance.usize(..2)),
+            4 => Fault::Cut(process, server, bytes),
+            5 => Fault::Refuse(process, server),
+            _ => Fault::Mute(process, server),
+        },
+        "servers" if topology == Topology::Sentinels && odds(chance, 60) => {
+            Fault::Failover(Failover::draw(chance))
+        }
+        "servers" if topology == Topology::Cluster && odds(chance, 60) => match chance.u32(..4) {
+            0 => Fault::Inherit(other, chance.usize(..2), chance.bool()),
+            _ => Fault::Move(chance.usize(..names), chance.usize(..2)),
+        },
+        "servers" => match chance.u32(..6) {
+            0 => Fault::Stop(other, Memory::All),
+            1 => Fault::Stop(other, Memory::Earlier),
+            2 => Fault::Stop(other, Memory::Nothing),
+            3 => Fault::Forget(other),
+            _ => Fault::Hang(other),
+        },
+        "processes" => match chance.bool() {
+            true => Fault::Kill(one),
+            false => Fault::Pause(one),
+        },
+        _ => Fault::Deny(
+            other,
+            pick(
+                chance,
+                &[
+                    "OOM command not allowed when used memory > 'maxmemory'.",
+                    "LOADING Redis is loading the dataset in memory",
+                    "READONLY You can't write against a read only replica.",
+                    "MISCONF Redis is configured to save RDB snapshots, but it is currently unable to persist to disk.",
+                ],
+            ),
+        ),
+    }
+}
