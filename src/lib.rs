@@ -146,6 +146,7 @@ mod name;
 mod options;
 mod outage;
 mod owner;
+mod pace;
 mod permit_id;
 #[cfg(doc)]
 pub mod pitfalls;

@@ -116,6 +116,17 @@ pub enum PubSub {
     Sharded,
 }
 
+impl PubSub {
+    /// Returns whether messages are sharded, if that was chosen.
+    pub(crate) fn sharded(self) -> Option<bool> {
+        match self {
+            Self::Auto => None,
+            Self::Plain => Some(false),
+            Self::Sharded => Some(true),
+        }
+    }
+}
+
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {

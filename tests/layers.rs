@@ -27,6 +27,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("owner", "error scope"),
         ("scope", "owner"),
         ("backoff", "error"),
+        ("pace", "clock"),
         ("options", "clock error label owner"),
         ("permit_id", "error"),
         ("stats", "metrics stats::number"),
@@ -99,7 +100,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol", ""),
         ("protocol::reply", ""),
         ("protocol::sent_over", ""),
-        ("protocol::script", "protocol::sent_over"),
+        ("protocol::compare", "protocol::reply"),
+        ("protocol::script", "protocol::compare protocol::sent_over"),
         ("protocol::answer", "protocol::reply"),
         ("protocol::acquired", "protocol::answer protocol::reply"),
         ("protocol::hold_key", ""),
@@ -128,7 +130,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::batch",
             "protocol::answer protocol::fenced protocol::hold_key protocol::lock protocol::reply protocol::script",
         ),
-        ("protocol::steps", "protocol::reply protocol::script"),
+        (
+            "protocol::steps",
+            "protocol::compare protocol::reply protocol::script",
+        ),
         ("protocol::plain", "protocol::hold_key protocol::script"),
         (
             "protocol::read_write",
@@ -193,6 +198,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::slots", ""),
         ("session::backend::told", "session::backend::resp"),
         ("session::backend::silence", ""),
+        ("session::backend::meter", ""),
         ("session::backend::statement", ""),
         ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
@@ -209,7 +215,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::identity",
-            "session::backend::contact session::backend::dial session::backend::resp session::pace",
+            "session::backend::contact session::backend::dial session::backend::resp",
         ),
         (
             "session::backend::link",
@@ -233,11 +239,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection",
-            "session::backend::desk session::backend::dial session::backend::connection_task session::backend::link session::backend::resp session::tally",
+            "session::backend::desk session::backend::dial session::backend::connection_task session::backend::link session::backend::resp session::backend::meter",
         ),
         (
             "session::backend::connection_task",
-            "session::backend::connection session::backend::desk session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::socket session::pace",
+            "session::backend::connection session::backend::desk session::backend::dial session::backend::identity session::backend::link session::backend::meter session::backend::resp session::backend::socket",
         ),
         (
             "session::backend::replicas",
@@ -249,7 +255,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::maker",
-            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction session::tally",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction session::backend::meter",
         ),
         (
             "session::backend::send_error",
@@ -257,7 +263,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::listener",
-            "session::backend session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::slots session::backend::told session::tally",
+            "session::backend session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::slots session::backend::told session::backend::meter",
         ),
         (
             "session::backend::node",
@@ -278,9 +284,9 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend",
-            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::replicas session::backend::run session::backend::slots session::backend::told session::tally",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::replicas session::backend::run session::backend::slots session::backend::told session::backend::meter",
         ),
-        ("session::tally", "session::hold"),
+        ("session::tally", "session::backend session::hold"),
         ("session::sync", ""),
         ("session::record", "session::sync"),
         ("session::hold_state", ""),
@@ -291,7 +297,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::successor", "session::hold"),
         (
             "session::hub",
-            "session::backend session::pace session::subscriber session::subscription",
+            "session::backend session::subscriber session::subscription",
         ),
         ("session::subscription", "session::hub"),
         ("session::subscriber", "session::backend session::hub"),
@@ -353,7 +359,6 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::unpolled",
             "session::grants session::place session::releaser",
         ),
-        ("session::pace", ""),
         ("session::outage_log", ""),
         ("session::watchdog::attention", "session::watchdog"),
         (
@@ -366,7 +371,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::watchdog",
-            "session::backend session::hold session::outage_log session::pace session::record session::releaser session::share session::tally session::undo",
+            "session::backend session::hold session::outage_log session::record session::releaser session::share session::tally session::undo",
         ),
         ("session::misuse", "session"),
         ("session", "*"),
@@ -522,6 +527,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "admin/",
             "clock.rs",
             "options.rs",
+            "pace.rs",
             "session/",
             "hold/",
             "lock/",

@@ -430,7 +430,7 @@ impl Admin {
             LockName::new(prefix, name)?,
             LockName::read_write(prefix, name)?,
         );
-        self.client.backend.ensure_placed(&names.0)?;
+        self.client.ensure_placed(&names.0)?;
         Ok(names)
     }
 }

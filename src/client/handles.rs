@@ -327,7 +327,7 @@ impl Client {
         make: fn(&str, &str) -> Result<LockName, Error>,
     ) -> Result<LockName, Error> {
         let name = make(self.prefix.as_ref().map_err(Clone::clone)?, name)?;
-        self.client.backend.ensure_placed(&name)?;
+        self.client.ensure_placed(&name)?;
         Ok(name)
     }
 }

@@ -4,13 +4,27 @@
 //! hold back like any other guard. What is acknowledged is the record. So whoever takes it over in memory, or takes a
 //! level more, does not wait for it again, except while the first wait goes on.
 
+use std::iter;
+use std::sync::Arc;
+
 use futures_util::future::try_join_all;
 
 use super::guard::LockGuard;
 use crate::error::{Error, ErrorKind};
 use crate::loss::LossReason;
 use crate::options::MinReplicas;
-use crate::session::backend::Acknowledged;
+use crate::protocol::hold_key::HoldKey;
+use crate::protocol::script::Call;
+use crate::session::backend::{Acknowledged, Look};
+
+/// Asks whether a hold stands.
+struct Standing(HoldKey);
+
+impl Look for Standing {
+    fn call(&self) -> Call<'_> {
+        self.0.kind.shape().check(iter::once(&self.0))
+    }
+}
 
 impl LockGuard {
     /// Returns once as many replicas as the client asks for have acknowledged the hold: at once if it asks for none.
@@ -26,7 +40,8 @@ impl LockGuard {
 
     async fn await_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
         let client = self.request.client.clone();
-        let acknowledged = client.unless_closed(client.backend.acknowledged(self.hold.key()));
+        let hold = Arc::new(Standing(self.hold.key().clone()));
+        let acknowledged = client.unless_closed(client.backend.acknowledged(hold));
         let error = match acknowledged.await? {
             Ok(Acknowledged::Enough) => {
                 self.hold.record.acknowledged();

@@ -8,7 +8,7 @@ use crate::owner::Owner;
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, AcquireMode, SILENT, Target, TransferSource};
-use crate::protocol::script::{Arg, Call, Cut, KEY_TOUCH};
+use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
@@ -151,11 +151,6 @@ impl Shape {
             Self::ReadWrite => read_write::check(holds),
         }
     }
-}
-
-/// Makes a call that writes to these locks what they have.
-pub(crate) fn touch<'a>(locks: impl Iterator<Item = &'a str>) -> Call<'a> {
-    Call::new(&KEY_TOUCH, locks.collect(), Vec::new())
 }
 
 impl Kind {

@@ -5,6 +5,7 @@ pub(crate) mod acquired;
 pub(crate) mod answer;
 pub(crate) mod batch;
 pub(crate) mod calls;
+pub(crate) mod compare;
 pub(crate) mod counted;
 pub(crate) mod counter;
 pub(crate) mod fair;

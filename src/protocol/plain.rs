@@ -83,6 +83,15 @@ pub(crate) fn is_of(value: &str, field: &str, owner: &Owner) -> bool {
     })
 }
 
+/// Returns how a call is made on a server that runs no scripts.
+fn unscripted(steps: Steps<'_>, by: ReleaseBy) -> Unscripted<'_> {
+    match by {
+        ReleaseBy::Auto => Unscripted::Fallback(Box::new(steps)),
+        ReleaseBy::Script => Unscripted::Unwanted,
+        ReleaseBy::Transaction => Unscripted::Instead(Box::new(steps)),
+    }
+}
+
 /// Makes a call about one lock.
 fn about<'a>(
     name: &'a LockName,
@@ -93,7 +102,7 @@ fn about<'a>(
     let mut args = Vec::new();
     step.describe(&mut args);
     Call {
-        unscripted: Unscripted::Steps(Steps::One(step), by),
+        unscripted: unscripted(Steps::One(step), by),
         ..Call::new(script, vec![&**name.key()], args)
     }
 }
@@ -111,7 +120,7 @@ fn about_each<'a>(
         steps.push(step);
     }
     Call {
-        unscripted: Unscripted::Steps(Steps::Each(steps), by),
+        unscripted: unscripted(Steps::Each(steps), by),
         ..Call::new(script, keys, args)
     }
 }

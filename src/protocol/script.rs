@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::error::Error;
-use crate::options::{LeaseTime, ReleaseBy};
+use crate::options::LeaseTime;
+use crate::protocol::compare::CompareAndChange;
 use crate::protocol::sent_over::SentOver;
 
 /// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
@@ -174,7 +175,7 @@ impl From<Cut> for Arg<'_> {
 }
 
 /// A script with its keys and arguments, ready to be sent, and to be sent again.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<&'a str>,
@@ -185,12 +186,16 @@ pub(crate) struct Call<'a> {
 }
 
 /// How a call is made on a server that runs no scripts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Unscripted<'a> {
     /// The call is refused. The text says which kind of lock it belongs to.
     Refused(&'static str),
-    /// These steps replace the script: on such servers only, always, or never, as [`ReleaseBy`] says.
-    Steps(Steps<'a>, ReleaseBy),
+    /// The call is refused, although steps could replace the script.
+    Unwanted,
+    /// These steps replace the script on such a server.
+    Fallback(Box<dyn CompareAndChange + 'a>),
+    /// These steps replace the script on every server.
+    Instead(Box<dyn CompareAndChange + 'a>),
 }
 
 /// What a call of the plain lock asks for, about each of its keys.
@@ -302,6 +307,17 @@ impl<'a> Call<'a> {
             (1, Some(lock)) => error.about(lock),
             _ => error.about_all(count, locks()),
         }
+    }
+
+    /// Joins two calls of a script that takes any number of keys.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        debug_assert!(
+            matches!(self.script.arity, Arity::PerKey { .. })
+                && std::ptr::eq(self.script, other.script)
+        );
+        self.keys.extend(other.keys);
+        self.args.extend(other.args);
+        self
     }
 
     /// Has the sends of this call noted. A call that is posted is written only behind those that were noted, on the one

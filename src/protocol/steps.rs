@@ -4,68 +4,40 @@
 use std::slice;
 
 use crate::options::LeaseTime;
+use crate::protocol::compare::{Change, CompareAndChange, Decision, Found, Take};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Cut, Step, Steps};
 
 /// Takes the place of the end of a lease: a transaction fails if anything about its key has changed since it looked.
 const WATCHED: i64 = 1;
 
-/// What was found at a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Nothing,
-    /// A value, and its TTL as `PTTL` reports it.
-    Value(String, i64),
-    /// A value that is not a string.
-    Other,
-}
-
-/// The change to make to a key, unless somebody else changes it meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change<'a> {
-    /// The key is free: set it to this value, with this lease.
-    Set(&'a str, LeaseTime),
-    Delete,
-    Expire(LeaseTime),
-}
-
-/// The decision about one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decision<'a> {
-    pub(crate) change: Option<Change<'a>>,
-    /// The answer once the change is made; `None` if the key is not a lock of this shape.
-    pub(crate) answer: Option<Reply>,
-}
-
-impl<'a> Steps<'a> {
-    /// Returns the value and the lease with which these steps take a free lock, if they do.
-    pub(crate) fn taken(&self) -> Option<(&'a str, LeaseTime)> {
+impl CompareAndChange for Steps<'_> {
+    fn take(&self) -> Option<Take<'_>> {
         match *self {
-            Self::One(Step::Acquire { value, lease, .. }) => Some((value, lease)),
+            Self::One(Step::Acquire { value, lease, .. }) => Some(Take {
+                value,
+                millis: lease.millis(),
+                answer: granted(),
+            }),
             _ => None,
         }
     }
 
-    pub(crate) fn is_release(&self) -> bool {
-        matches!(self, Self::One(Step::Release { .. }))
-    }
-
-    /// Returns whether these steps change nothing, whatever is found.
-    pub(crate) fn only_asks(&self) -> bool {
+    fn only_asks(&self) -> bool {
         let asks = |step: &Step<'_>| matches!(step, Step::Check { .. } | Step::Inspect);
         self.each().iter().all(asks)
     }
 
-    /// Returns the step for each key.
-    pub(crate) fn each(&self) -> &[Step<'a>] {
-        match self {
-            Self::One(step) => slice::from_ref(step),
-            Self::Each(steps) => steps,
-        }
+    /// The acquisition that a release undoes may still be on its way.
+    fn looks_again(&self, answered: &Reply) -> bool {
+        matches!(self, Self::One(Step::Release { .. })) && *answered != released()
     }
 
-    /// Returns the answer of the script, given the answers for its keys.
-    pub(crate) fn answer(&self, mut answers: Vec<Reply>) -> Reply {
+    fn decide(&self, at: usize, found: &Found) -> Decision<'_> {
+        self.each()[at].decide(found)
+    }
+
+    fn answer(&self, mut answers: Vec<Reply>) -> Reply {
         match self {
             Self::One(_) => answers.pop().unwrap_or(Reply::Nil),
             Self::Each(_) => Reply::List(answers),
@@ -73,23 +45,33 @@ impl<'a> Steps<'a> {
     }
 }
 
+impl<'a> Steps<'a> {
+    /// Returns the step for each key.
+    fn each(&self) -> &[Step<'a>] {
+        match self {
+            Self::One(step) => slice::from_ref(step),
+            Self::Each(steps) => steps,
+        }
+    }
+}
+
 impl<'a> Step<'a> {
     /// Decides what to do about a key, given what was found there.
-    pub(crate) fn decide(self, found: &Found) -> Decision<'a> {
+    fn decide(self, found: &Found) -> Decision<'a> {
         let (holder, ttl) = match found {
             Found::Value(holder, ttl) => (Some(&**holder), *ttl),
             Found::Nothing => (None, 0),
             Found::Other => return self.other(),
         };
         let ours = |value| holder == Some(value);
-        let raised = |lease| (ttl < millis(lease)).then_some(Change::Expire(lease));
+        let raised = |lease| (ttl < millis(lease)).then_some(Change::Expire(lease.millis()));
         let (change, answer) = match self {
             Self::Acquire {
                 value,
                 lease,
                 is_unique,
             } => match holder {
-                None => (Some(Change::Set(value, lease)), granted()),
+                None => (Some(Change::Set(value, lease.millis())), granted()),
                 // The value is this hold's alone, so this request or a copy of it has taken the lock before.
                 Some(_) if ours(value) && is_unique => (raised(lease), granted()),
                 Some(_) => (None, counted("busy", ttl)),
@@ -105,7 +87,9 @@ impl<'a> Step<'a> {
             Self::Extend { lease, cut, .. } => match cut {
                 Cut::Never => (raised(lease), tag("extended")),
                 Cut::Ask if ttl > millis(lease) => (None, counted("longer", WATCHED)),
-                Cut::Ask | Cut::Ending(_) => (Some(Change::Expire(lease)), tag("extended")),
+                Cut::Ask | Cut::Ending(_) => {
+                    (Some(Change::Expire(lease.millis())), tag("extended"))
+                }
             },
             Self::Adopt { lease, .. } => (lease.and_then(raised), counted("adopted", 1)),
             Self::Renew { value, lease } if ours(value) => (raised(lease), Reply::Integer(1)),
@@ -150,12 +134,12 @@ pub(crate) fn is_lock(value: &str, has_lease: bool) -> bool {
 }
 
 /// Returns the answer for a free lock that was taken.
-pub(crate) fn granted() -> Reply {
+fn granted() -> Reply {
     counted("granted", 1)
 }
 
 /// Returns the answer for a lock that was released.
-pub(crate) fn released() -> Reply {
+fn released() -> Reply {
     counted("released", 0)
 }
 

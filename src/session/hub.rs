@@ -30,11 +30,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
 use super::backend::{Backend, Node};
-use super::pace::Pace;
 use super::subscriber::Subscriber;
 use super::subscription::ChannelState;
 pub(crate) use super::subscription::Subscription;
 use crate::clock::BootInstant;
+use crate::pace::Pace;
 use crate::protocol::lock::turn_ends;
 use crate::protocol::waiter::Listening;
 

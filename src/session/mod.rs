@@ -32,7 +32,6 @@ mod misuse;
 mod outage_log;
 pub(crate) mod outgoing;
 mod owners;
-mod pace;
 pub(crate) mod permit_record;
 pub(crate) mod place;
 pub(crate) mod reaper;
@@ -75,7 +74,7 @@ use crate::label;
 use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
-use crate::protocol::script::Call;
+use crate::protocol::script::{Call, KEY_TOUCH};
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
@@ -141,10 +140,20 @@ impl Session {
         let id = Uuid::new_v4();
         let label = settings.label.clone().unwrap_or_else(label::of_process);
         let client_name: Arc<str> = label::name_of_client(&label, id).into();
-        let name = format!("redlatch:{client_name}").into();
         let tally = Arc::new(Tally::new(&settings));
-        let (backend, disruptions) =
-            Backend::connect(config, &settings, name, tally.clone()).await?;
+        let wanted = backend::Settings {
+            name: format!("redlatch:{client_name}").into(),
+            command_timeout: settings.command_timeout,
+            connects_lazily: settings.connects_lazily,
+            sharded: settings.pubsub.sharded(),
+            min_replicas: settings.min_replicas.map(|asked| backend::MinReplicas {
+                least: asked.least,
+                within: asked.within,
+                touch: &KEY_TOUCH,
+            }),
+            meter: tally.clone(),
+        };
+        let (backend, disruptions) = Backend::connect(config, wanted).await?;
         let backend = Arc::new(backend);
         let local_locks = Arc::new(LocalLocks::default());
         let hub = Hub::new(backend.clone());
@@ -183,6 +192,14 @@ impl Session {
         let ended = Ended(session.clone());
         tokio::spawn(serve(ended, hub, worker, disruptions));
         Ok(ClientHandle(session))
+    }
+
+    /// Refuses a name whose keys a cluster would keep in several slots, if the servers are one.
+    pub(crate) fn ensure_placed(&self, name: &LockName) -> Result<(), Error> {
+        match self.backend.is_clustered() {
+            true => name.ensure_one_slot(),
+            false => Ok(()),
+        }
     }
 
     /// Returns what tells people which client this is.

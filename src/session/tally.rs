@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::iter;
 
+use super::backend::Meter;
 use super::hold::Hold;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -26,8 +27,8 @@ pub(crate) struct Tally {
     /// By the names that were chosen.
     named: HashMap<Box<str>, Group>,
     pub(super) renewals: RenewalNumbers,
-    pub(super) traffic: TrafficNumbers,
-    pub(super) messages: Count,
+    traffic: TrafficNumbers,
+    messages: Count,
     connections: ConnectionNumbers,
 }
 
@@ -48,11 +49,6 @@ pub(crate) struct OpenCall<'a> {
     begun: Option<BootInstant>,
     outcome: &'a Count,
 }
-
-/// A connection for commands that is open, until this is dropped.
-#[derive(Debug)]
-#[must_use = "the connection counts as closed when this is dropped"]
-pub(super) struct OpenConnection<'a>(&'a Tally);
 
 impl Tally {
     /// With the recorder for metrics that is installed now.
@@ -139,26 +135,6 @@ impl Tally {
         lost.add(1);
     }
 
-    /// A connection for commands was made, `again` if another one broke before.
-    pub(super) fn connected(&self, again: bool) -> OpenConnection<'_> {
-        self.connections.open.raise(1);
-        self.connections.reconnects.add(again.into());
-        OpenConnection(self)
-    }
-
-    /// A request of this size was given to a connection.
-    pub(super) fn requested(&self, bytes: usize) {
-        self.traffic.requests.add(1);
-        self.traffic.bytes_sent.add(bytes as u64);
-    }
-
-    /// The reply has arrived to a request that was given to the connection at `since`.
-    pub(super) fn replied(&self, since: BootInstant) {
-        if cfg!(feature = "metrics") {
-            self.traffic.request.record(since.until(BootInstant::now()));
-        }
-    }
-
     pub(crate) fn stats(&self) -> Stats {
         let groups = || self.named.values().chain([&self.all]);
         let kind = |kind| groups().map(move |group| &group.kinds[kind as usize]);
@@ -213,9 +189,33 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-impl Drop for OpenConnection<'_> {
-    fn drop(&mut self) {
-        self.0.connections.open.lower(1);
+impl Meter for Tally {
+    fn connected(&self, again: bool) {
+        self.connections.open.raise(1);
+        self.connections.reconnects.add(again.into());
+    }
+
+    fn disconnected(&self) {
+        self.connections.open.lower(1);
+    }
+
+    fn requested(&self, bytes: usize) {
+        self.traffic.requests.add(1);
+        self.traffic.bytes_sent.add(bytes as u64);
+    }
+
+    fn received(&self, bytes: usize) {
+        self.traffic.bytes_received.add(bytes as u64);
+    }
+
+    fn replied(&self, since: BootInstant) {
+        if cfg!(feature = "metrics") {
+            self.traffic.request.record(since.until(BootInstant::now()));
+        }
+    }
+
+    fn messaged(&self) {
+        self.messages.add(1);
     }
 }
 

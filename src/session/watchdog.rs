@@ -31,7 +31,6 @@ use tracing::{debug, warn};
 use super::backend::{Disruption, Disruptions, Node};
 use super::hold::{Hold, Left, State};
 use super::outage_log::OutageLog;
-use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
 use super::share::{LocalLockRef, Share};
@@ -41,6 +40,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
+use crate::pace::Pace;
 use crate::protocol::hold_key::{Shape, numeral};
 use crate::protocol::renewal::RenewalAction;
 
@@ -378,6 +378,7 @@ impl Watchdog {
                 .map(|standing| (answer.sent, standing)),
             Err(error) => Err(error),
         };
+        drop(call);
         match answered {
             Ok((sent, standing)) => self.answered(round, &holds, &standing, sent),
             Err(error) if holds.len() > 1 && error.is_refusal() => {

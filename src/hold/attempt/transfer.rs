@@ -69,8 +69,10 @@ impl Attempt<'_> {
                 return Ok(None);
             };
             let hold = self.hold.clone();
-            let call = hold.key().adopt(1.into(), lease, Some(&source));
-            let answer = self.run(&call).await?;
+            let answer = {
+                let call = hold.key().adopt(1.into(), lease, Some(&source));
+                self.run(&call).await?
+            };
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some((answer.sent, source))),
                 // Another client was faster: look again at what is there.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::node::Node;
 use crate::error::{Error, ErrorKind};
-use crate::options::PubSub;
 
 /// How waiters learn of releases: the kind of pub/sub.
 ///
@@ -21,19 +20,19 @@ pub(super) enum Channels {
 }
 
 impl Channels {
-    /// Chooses as Redisson does: sharded pub/sub in a cluster that knows it. Returns `Err` if `pubsub` asks for sharded
+    /// Chooses as Redisson does: sharded pub/sub in a cluster that knows it. Returns `Err` if `sharded` asks for sharded
     /// pub/sub and the cluster does not know it, or if the server does not answer the question.
     pub(super) async fn choose(
-        pubsub: PubSub,
+        sharded: Option<bool>,
         node: &Node,
         budget: Duration,
     ) -> Result<Self, Error> {
-        match pubsub {
+        match sharded {
             // The server is not asked: a user who may not ask about sharded channels can still choose plain ones.
-            PubSub::Plain => Ok(Self::PlainInCluster),
+            Some(false) => Ok(Self::PlainInCluster),
             _ if node.has_shards(budget).await? => Ok(Self::Sharded),
-            PubSub::Auto => Ok(Self::PlainInCluster),
-            PubSub::Sharded => Err(Error::new(
+            None => Ok(Self::PlainInCluster),
+            Some(true) => Err(Error::new(
                 ErrorKind::Backend,
                 "sharded pub/sub was requested, but the cluster does not support it; it needs Redis 7 or later",
             )),

@@ -25,7 +25,6 @@ use super::slots::{Range, Redirect, Slots, slot};
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
-use crate::options::PubSub;
 
 /// How often the other servers are asked about the slots of a server that gives no answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -42,7 +41,8 @@ pub(super) struct Cluster {
     /// Makes the connections of servers that come to be known.
     maker: Maker,
     /// What the user has chosen, from which `channels` follows.
-    pubsub: PubSub,
+    /// As it was chosen, if it was.
+    sharded: Option<bool>,
     /// Set before the first server enters the map.
     ///
     /// Never changes: a subscription and a publication in two ways would not meet.
@@ -73,10 +73,10 @@ struct Map {
 
 impl Cluster {
     /// Creates a cluster without any known server: [`find`](Self::find) or [`keep`](Self::keep) look for them.
-    pub(super) fn new(maker: Maker, seeds: Vec<Server>, pubsub: PubSub) -> Self {
+    pub(super) fn new(maker: Maker, seeds: Vec<Server>, sharded: Option<bool>) -> Self {
         Self {
             maker,
-            pubsub,
+            sharded,
             channels: OnceLock::new(),
             absence: Mutex::default(),
             seeds,
@@ -120,7 +120,7 @@ impl Cluster {
         let budget = self.maker.command_timeout;
         let node = Node::new(&self.maker, seed.clone());
         let ranges = table(&node, budget).await?;
-        let channels = Channels::choose(self.pubsub, &node, budget).await?;
+        let channels = Channels::choose(self.sharded, &node, budget).await?;
         // Before the first server enters the map, since each call to a server needs the way to publish. The first
         // choice stands for the life of the client.
         self.channels.get_or_init(|| channels);

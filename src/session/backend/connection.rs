@@ -27,12 +27,12 @@ pub(super) use super::desk::Broken;
 use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
 use super::link::Link;
+use super::meter::Meter;
 use super::resp::{Request, Said};
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::Error;
 use crate::protocol::script::Script;
-use crate::session::tally::Tally;
 
 /// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
@@ -47,7 +47,7 @@ pub(super) struct Connection {
 
 /// What callers and the task have in common.
 pub(super) struct Shared {
-    pub(super) tally: Arc<Tally>,
+    pub(super) meter: Arc<dyn Meter>,
     /// Called when the server was lost and when it was reached again.
     pub(super) changed: Box<dyn Fn(Change) + Send + Sync>,
     /// The requests of the present connection. Replaced as a whole with each connection.
@@ -91,11 +91,11 @@ impl Connection {
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
-        tally: Arc<Tally>,
+        meter: Arc<dyn Meter>,
         changed: impl Fn(Change) + Send + Sync + 'static,
     ) -> Self {
         let shared = Shared {
-            tally,
+            meter,
             changed: Box::new(changed),
             desk: Mutex::default(),
             unsent: Notify::new(),
@@ -342,7 +342,7 @@ impl Shared {
         }
         let given = given?;
         for request in requests {
-            self.tally.requested(request.bytes().len());
+            self.meter.requested(request.bytes().len());
         }
         Ok(given)
     }

@@ -28,11 +28,12 @@ use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
 use super::identity::Living;
 use super::link::{ConnectionId, Link};
+use super::meter::OpenConnection;
 use super::resp::{self, Request, Said};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::session::pace::Pace;
+use crate::pace::Pace;
 
 /// Pauses before the first attempts to connect again. They start over after a connection that has lasted, and with the
 /// second pause after a shorter one that has answered.
@@ -175,7 +176,7 @@ impl Shared {
             };
         });
         let epoch = self.status.borrow().epoch;
-        let _open = self.tally.connected(epoch > 1);
+        let _open = OpenConnection::new(&*self.meter, epoch > 1);
         if epoch > 1 {
             (self.changed)(Change::Reconnected);
         }
@@ -207,7 +208,7 @@ impl Shared {
         loop {
             match socket.read(&mut arrived).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                bytes => self.tally.traffic.bytes_received.add(bytes as u64),
+                bytes => self.meter.received(bytes),
             }
             loop {
                 let (said, garbled) = match resp::take(&mut arrived) {
@@ -220,7 +221,7 @@ impl Shared {
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 let asked = asked.ok_or_else(unasked)?;
                 if let Some(caller) = asked.caller {
-                    self.tally.replied(asked.since);
+                    self.meter.replied(asked.since);
                     caller.send(said).ok();
                 }
                 if let Some(garbled) = garbled {

@@ -16,7 +16,7 @@ use super::resp::{Request, Said};
 use crate::clock::BootInstant;
 use crate::config::{Login, Provider, Secret, Server};
 use crate::error::Error;
-use crate::session::pace::Pace;
+use crate::pace::Pace;
 
 /// The pause after the first attempt to log in again that has failed. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

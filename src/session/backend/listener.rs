@@ -22,13 +22,13 @@ use super::Disruption;
 use super::dial::Dialer;
 use super::identity::Living;
 use super::link::Link;
+use super::meter::Meter;
 use super::resp::{Request, Said, Version};
 use super::slots::{self, Redirect};
 use super::told::{ChannelCommand, PING, Told, told};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
-use crate::session::tally::Tally;
 
 /// The most messages that may be waiting. Beyond that some are dropped, which wakes every waiter.
 const BACKLOG: usize = 4096;
@@ -62,7 +62,7 @@ pub(super) struct Listener {
 
 /// What callers and the task have in common.
 struct Shared {
-    tally: Arc<Tally>,
+    meter: Arc<dyn Meter>,
     /// Gives commands to the present connection. If it is taken away, another connection is made.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
     /// How many connections there have been after the first.
@@ -119,11 +119,11 @@ impl Listener {
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
-        tally: Arc<Tally>,
+        meter: Arc<dyn Meter>,
         disruptions: mpsc::UnboundedSender<Disruption>,
     ) -> Self {
         let shared = Shared {
-            tally,
+            meter,
             present: watch::Sender::default(),
             again: watch::Sender::default(),
             news: OnceLock::new(),
@@ -350,11 +350,11 @@ impl Shared {
         let first = given.front().is_some_and(is_for);
         match told {
             Told::Message { channel, text } if *channel == *self.own => {
-                self.tally.messages.add(1);
+                self.meter.messaged();
                 self.report(Disruption::Forced(text));
             }
             Told::Message { channel, text } => {
-                self.tally.messages.add(1);
+                self.meter.messaged();
                 self.publish(PushEvent::Message { channel, text });
             }
             // It answers no command: the server has taken the channel away by itself.

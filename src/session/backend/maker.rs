@@ -7,17 +7,18 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Disruption;
+use super::MinReplicas;
+use super::Settings;
 use super::connection::{Change, Connection};
 use super::dial::Dialer;
 use super::listener::Listener;
+use super::meter::Meter;
 use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Connector;
 use super::transaction::Transactions;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
-use crate::options::{MinReplicas, Settings};
-use crate::session::tally::Tally;
 
 /// What all connections of one backend have in common.
 ///
@@ -39,7 +40,7 @@ pub(super) struct Maker {
     /// The name of the connections, which operators see.
     name: Arc<str>,
     /// Where the connections tell what goes over them.
-    tally: Arc<Tally>,
+    meter: Arc<dyn Meter>,
     /// Shared by all connections, so that they follow the same primary.
     sentinels: Option<Arc<Sentinels>>,
 }
@@ -50,10 +51,8 @@ impl Maker {
     /// Fails if the configured certificates cannot be used.
     pub(super) fn new(
         config: Config,
-        settings: &Settings,
+        settings: Settings,
         disruptions: mpsc::UnboundedSender<Disruption>,
-        name: Arc<str>,
-        tally: Arc<Tally>,
     ) -> Result<Self, Error> {
         let mut maker = Self {
             #[cfg(feature = "tls")]
@@ -63,8 +62,8 @@ impl Maker {
             min_replicas: settings.min_replicas,
             runtime: Handle::current(),
             disruptions,
-            name,
-            tally,
+            name: settings.name,
+            meter: settings.meter,
             sentinels: None,
         };
         if let Deployment::Sentinels { service, servers } = &maker.config.deployment
@@ -98,7 +97,7 @@ impl Maker {
         Connection::new(
             self.dialer(server),
             &self.runtime,
-            self.tally.clone(),
+            self.meter.clone(),
             changed,
         )
     }
@@ -110,7 +109,7 @@ impl Maker {
         Connection::new(
             self.dialer(server),
             &self.runtime,
-            self.tally.clone(),
+            self.meter.clone(),
             |_| {},
         )
     }
@@ -120,7 +119,7 @@ impl Maker {
         Listener::new(
             self.dialer(server),
             &self.runtime,
-            self.tally.clone(),
+            self.meter.clone(),
             self.disruptions.clone(),
         )
     }

@@ -36,6 +36,7 @@ pub(crate) mod inquiry;
 mod link;
 mod listener;
 mod maker;
+mod meter;
 mod network;
 mod node;
 mod post;
@@ -68,17 +69,16 @@ use tokio::sync::{mpsc, watch};
 use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
-use crate::options::Settings;
-use crate::session::tally::Tally;
+use crate::protocol::script::Script;
 
 use channels::Channels;
 use cluster::Cluster;
 pub(crate) use listener::{Asked, PushEvent};
 use maker::Maker;
+pub(crate) use meter::Meter;
 pub(crate) use node::Node;
 pub(crate) use post::Posted;
-pub(crate) use replicas::Acknowledged;
+pub(crate) use replicas::{Acknowledged, Look};
 pub(crate) use run::Answer;
 pub(crate) use slots::slot;
 use told::ChannelCommand;
@@ -90,6 +90,34 @@ pub(crate) struct Backend {
     servers: Servers,
     /// The budget of commands that no call sets one for: those about channels.
     timeout: Duration,
+}
+
+/// What a client wants of its connections, besides where they lead.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The name of the connections, which operators see, and of the channel on which this client alone is told
+    /// something.
+    pub(crate) name: Arc<str>,
+    /// The budget of what is asked about servers and channels.
+    pub(crate) command_timeout: Duration,
+    /// Whether connecting succeeds also if no server is there yet.
+    pub(crate) connects_lazily: bool,
+    /// Whether messages in a cluster stay on the server of their slot. Without a choice they do if the cluster knows
+    /// such messages.
+    pub(crate) sharded: Option<bool>,
+    /// How many replicas have to acknowledge what is asked to be acknowledged, if any do.
+    pub(crate) min_replicas: Option<MinReplicas>,
+    /// Counts what goes over the connections.
+    pub(crate) meter: Arc<dyn Meter>,
+}
+
+/// How many replicas have to acknowledge something, and within which time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MinReplicas {
+    pub(crate) least: u32,
+    pub(crate) within: Duration,
+    /// Writes to any number of keys what they have, and answers `written` and to how many it did.
+    pub(crate) touch: &'static Script,
 }
 
 /// Which servers there are. Sentinels are not among them: they name the one server.
@@ -147,17 +175,21 @@ impl Backend {
     /// nothing is left running.
     pub(crate) async fn connect(
         config: Config,
-        settings: &Settings,
-        name: Arc<str>,
-        tally: Arc<Tally>,
+        settings: Settings,
     ) -> Result<(Self, Disruptions), Error> {
         let (disrupted, disruptions) = mpsc::unbounded_channel();
         let deployment = config.deployment.clone();
         let servers = deployment.servers();
-        let maker = Maker::new(config, settings, disrupted, name, tally)?;
+        let Settings {
+            connects_lazily,
+            command_timeout,
+            sharded,
+            ..
+        } = settings;
+        let maker = Maker::new(config, settings, disrupted)?;
         let servers = if let Deployment::Cluster(_) = deployment {
-            let cluster = Cluster::new(maker, servers, settings.pubsub);
-            if !settings.connects_lazily {
+            let cluster = Cluster::new(maker, servers, sharded);
+            if !connects_lazily {
                 cluster.find().await?;
             }
             Servers::Cluster(Box::new(cluster))
@@ -165,7 +197,7 @@ impl Backend {
             let name = servers.into_iter().next();
             let name = name.ok_or_else(|| Error::invalid("the configuration names no server"))?;
             let node = Node::new(&maker, name);
-            match settings.connects_lazily {
+            match connects_lazily {
                 true => node.start(),
                 false => node.connect().await?,
             }
@@ -173,7 +205,7 @@ impl Backend {
         };
         let backend = Self {
             servers,
-            timeout: settings.command_timeout,
+            timeout: command_timeout,
         };
         Ok((backend, Disruptions(disruptions)))
     }
@@ -226,14 +258,6 @@ impl Backend {
     /// Whether keys of different slots lie on different servers.
     pub(crate) fn is_clustered(&self) -> bool {
         self.cluster().is_some()
-    }
-
-    /// Refuses a name whose keys a cluster would keep in several slots, if this is one.
-    pub(crate) fn ensure_placed(&self, name: &LockName) -> Result<(), Error> {
-        match self.is_clustered() {
-            true => name.ensure_one_slot(),
-            false => Ok(()),
-        }
     }
 
     /// Returns the cluster, if there is one.

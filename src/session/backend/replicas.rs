@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Backend;
+use super::MinReplicas;
 use super::connection::{Broken, Connection};
 use super::maker::Maker;
 use super::node::{Form, Node, request};
@@ -37,11 +38,8 @@ use super::slots;
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
-use crate::options::MinReplicas;
-use crate::protocol::calls::touch;
-use crate::protocol::hold_key::{HoldKey, Shape};
 use crate::protocol::reply::Reply;
-use crate::protocol::script::Call;
+use crate::protocol::script::{Call, Script};
 
 /// The most holds in one script.
 const BATCH: usize = 100;
@@ -57,6 +55,13 @@ pub(crate) enum Acknowledged {
     By(u32),
     /// The server does not have the hold.
     Gone,
+}
+
+/// A hold that replicas are to have, as its server knows it.
+pub(crate) trait Look: Send + Sync {
+    /// Makes a call about one key, the hold's, of a script that takes any number of keys and answers for each whether
+    /// the hold stands.
+    fn call(&self) -> Call<'_>;
 }
 
 /// What a round says of one hold.
@@ -86,7 +91,7 @@ struct Waiting {
 
 /// One call that waits.
 struct Waiter {
-    hold: HoldKey,
+    hold: Arc<dyn Look>,
     /// The group of its key: keys of different groups cannot be in one script.
     group: u16,
     end: BootInstant,
@@ -113,8 +118,9 @@ impl Backend {
     /// if it asks for none.
     ///
     /// If the future is dropped, nothing is left but a look at the hold.
-    pub(crate) async fn acknowledged(&self, hold: &HoldKey) -> Result<Acknowledged, Error> {
-        let key = hold.name.key();
+    pub(crate) async fn acknowledged(&self, hold: Arc<dyn Look>) -> Result<Acknowledged, Error> {
+        let look = hold.call();
+        let key = look.keys.first().copied().unwrap_or_default();
         let began = BootInstant::now();
         loop {
             let node = self.home_of(key)?;
@@ -217,7 +223,7 @@ impl Replicas {
         let left = calls.iter().map(|call| now.until(call.end)).min();
         // Zero would be a wait without end.
         let wait = left.unwrap_or_default().max(Duration::from_millis(1));
-        let questions = Questions::about(calls);
+        let questions = Questions::about(calls, self.asked.touch);
         let mut requests: Vec<_> = questions
             .scripts()
             .map(|call| self.request(&call))
@@ -290,42 +296,42 @@ impl Drop for Serving {
 /// What a round asks the server ahead of its `WAIT`. Calls are named by their index.
 struct Questions<'a> {
     calls: &'a [Waiter],
-    /// The holds whose keys one script writes.
+    /// Writes to the keys what they have.
+    touch: &'static Script,
+    /// The holds whose keys one call writes.
     written: Vec<Vec<usize>>,
-    /// The holds that one script looks at.
-    checked: Vec<(Shape, Vec<usize>)>,
+    /// The holds that one call looks at.
+    checked: Vec<Vec<usize>>,
 }
 
 impl<'a> Questions<'a> {
-    fn about(calls: &'a [Waiter]) -> Self {
+    fn about(calls: &'a [Waiter], touch: &'static Script) -> Self {
         let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        let mut shapes: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
+        let mut scripts: BTreeMap<(u16, &str), Vec<usize>> = BTreeMap::new();
         for (at, call) in calls.iter().enumerate() {
-            let shape = call.hold.kind.shape();
+            let script = call.hold.call().script.name;
             groups.entry(call.group).or_default().push(at);
-            shapes.entry((call.group, shape)).or_default().push(at);
+            scripts.entry((call.group, script)).or_default().push(at);
         }
-        let written = groups.values().flat_map(|all| all.chunks(BATCH));
-        let checked = shapes.iter().flat_map(|((_, shape), all)| {
-            let batches = all.chunks(BATCH);
-            batches.map(|batch| (*shape, batch.to_vec()))
-        });
+        let batches =
+            |all: &Vec<usize>| all.chunks(BATCH).map(<[usize]>::to_vec).collect::<Vec<_>>();
         Self {
             calls,
-            written: written.map(<[usize]>::to_vec).collect(),
-            checked: checked.collect(),
+            touch,
+            written: groups.values().flat_map(batches).collect(),
+            checked: scripts.values().flat_map(batches).collect(),
         }
     }
 
     /// Returns the scripts to run, in the order in which [`told`](Self::told) reads their answers.
     fn scripts(&self) -> impl Iterator<Item = Call<'_>> {
-        let hold = |at: &usize| &self.calls[*at].hold;
-        let written = self.written.iter();
-        let written =
-            written.map(move |batch| touch(batch.iter().map(move |at| &**hold(at).name.key())));
+        let look = |at: &usize| self.calls[*at].hold.call();
+        let written = self.written.iter().map(move |batch| {
+            let keys = batch.iter().flat_map(|at| look(at).keys);
+            Call::new(self.touch, keys.collect(), Vec::new())
+        });
         let checked = self.checked.iter();
-        let checked = checked.map(move |(shape, batch)| shape.check(batch.iter().map(hold)));
-        written.chain(checked)
+        written.chain(checked.filter_map(move |batch| batch.iter().map(look).reduce(Call::and)))
     }
 
     /// Reads the answers: those to the scripts, then that to `WAIT`.
@@ -341,7 +347,7 @@ impl<'a> Questions<'a> {
                     .for_each(|at| told[*at] = Some(Told::unanswered(said))),
             }
         }
-        for ((_, batch), said) in self.checked.iter().zip(&mut said) {
+        for (batch, said) in self.checked.iter().zip(&mut said) {
             let standing = said
                 .as_ref()
                 .ok()
@@ -386,16 +392,20 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::LockName;
-    use crate::owner::Owner;
-    use crate::protocol::hold_key::Kind;
+
+    struct Nothing;
+
+    impl Look for Nothing {
+        fn call(&self) -> Call<'_> {
+            unreachable!("a call that was told is not asked about")
+        }
+    }
 
     #[test]
     fn replica_that_had_a_hold_counts_though_the_last_round_was_too_short() {
-        let name = LockName::new("", "k").unwrap();
         let end = BootInstant::now();
         let mut call = Waiter {
-            hold: HoldKey::new(name, Kind::Reentrant, "c", &Owner::unique(), 1),
+            hold: Arc::new(Nothing),
             group: 0,
             end,
             had: 0,

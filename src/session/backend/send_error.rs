@@ -15,7 +15,6 @@ use super::resp::Said;
 use super::slots::{self, Redirect};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Unscripted};
 
@@ -97,18 +96,18 @@ impl Node {
         }
     }
 
-    /// Interprets the refusal to run scripts. With [`ReleaseBy::Auto`], later calls of plain locks go by steps at once.
+    /// Interprets the refusal to run scripts. Later calls that have steps to fall back on go by these at once.
     ///
     /// Nothing ran. For other kinds, and for plain locks that were told to use scripts, it is an error with advice.
     fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
         let message = match &call.unscripted {
-            Unscripted::Steps(_, ReleaseBy::Auto) => {
+            Unscripted::Fallback(_) => {
                 if !self.scriptless.swap(true, Ordering::Relaxed) {
                     info!(%text, "scripts are not allowed: plain locks use transactions");
                 }
                 return SendError::Scriptless;
             }
-            Unscripted::Steps(..) => format!(
+            Unscripted::Unwanted | Unscripted::Instead(_) => format!(
                 "this plain lock uses scripts only, which the server does not allow this user to run; it can use \
                  transactions: {text}"
             ),

@@ -4,7 +4,7 @@
 //! one sequence at a time. A sequence that is not completed takes its connection with it, and with that whatever the
 //! server has not carried out of it.
 //!
-//! What to change is decided by `protocol/steps`, from what was read; here is only how. Taking a free lock, and
+//! What to change is decided by the call ([`CompareAndChange`]), from what was read; here is only how. Taking a free key, and
 //! looking, need no transaction and go over the connection for commands, so that they stay in order with its requests.
 //!
 //! # Invariants
@@ -31,10 +31,9 @@ use super::resp::{Request, Said};
 use super::send_error::Fault;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::options::LeaseTime;
+use crate::protocol::compare::{Change, CompareAndChange, Found, Take};
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Call, Steps};
-use crate::protocol::steps::{Change, Found, granted, released};
+use crate::protocol::script::Call;
 
 impl Node {
     /// Does by commands what a script does. A transaction is run only if there is something to compare and change: one
@@ -44,20 +43,21 @@ impl Node {
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
-        steps: &Steps<'_>,
+        steps: &dyn CompareAndChange,
         left: Duration,
     ) -> Result<Reply, Fault> {
         let end = BootInstant::now().plus(left);
-        let taken = steps.taken();
-        if let Some((value, lease)) = taken {
+        let take = steps.take();
+        let takes = take.is_some();
+        if let Some(take) = take {
             let key = call.keys.first().copied().unwrap_or_default();
-            match self.commands.ask(take(key, value, lease), left).await? {
+            match self.commands.ask(set(key, &take), left).await? {
                 Err(text) => return Err(Fault::Refused(text)),
                 Ok(Reply::Nil) => {}
-                Ok(_) => return Ok(granted()),
+                Ok(_) => return Ok(take.answer),
             }
         }
-        if taken.is_some() || steps.only_asks() {
+        if takes || steps.only_asks() {
             return self.change(call, steps, end).await;
         }
         let left = BootInstant::now().until(end);
@@ -65,10 +65,10 @@ impl Node {
             .transactions
             .run(call, steps, self.commands.epoch(), left)
             .await?;
-        if !steps.is_release() || done == released() {
+        if !steps.looks_again(&done) {
             return Ok(done);
         }
-        // The acquisition to be undone went over the other connection, and may still be on its way there. What looks
+        // The call that this one undoes went over the other connection, and may still be on its way there. What looks
         // now goes over that connection, after it.
         self.change(call, steps, end).await
     }
@@ -79,7 +79,7 @@ impl Node {
     async fn change(
         &self,
         call: &Call<'_>,
-        steps: &Steps<'_>,
+        steps: &dyn CompareAndChange,
         end: BootInstant,
     ) -> Result<Reply, Fault> {
         let left = BootInstant::now().until(end);
@@ -136,7 +136,7 @@ impl Transactions {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        steps: &Steps<'_>,
+        steps: &dyn CompareAndChange,
         epoch: u64,
         budget: Duration,
     ) -> Result<Reply, Fault> {
@@ -216,7 +216,7 @@ impl From<Failure> for Fault {
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
-    steps: &Steps<'_>,
+    steps: &dyn CompareAndChange,
     in_doubt: &AtomicBool,
     end: BootInstant,
 ) -> Result<Reply, Failure> {
@@ -274,13 +274,13 @@ fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
 /// The steps of a call about several keys are those of each key, in turn.
 fn decide(
     call: &Call<'_>,
-    steps: &Steps<'_>,
+    steps: &dyn CompareAndChange,
     looked: &[Said],
 ) -> Result<(Vec<Request>, Reply), Failure> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
-    let each = call.keys.iter().zip(steps.each());
-    for ((key, step), looked) in each.zip(looked.chunks(2)) {
-        let decision = step.decide(&found(looked)?);
+    let each = call.keys.iter().zip(looked.chunks(2));
+    for (at, (key, looked)) in each.enumerate() {
+        let decision = steps.decide(at, &found(looked)?);
         changes.extend(decision.change.map(|change| command(key, change)));
         // What the server says to a script that finds a key of another type.
         let other = || Failure::Refused("WRONGTYPE".to_owned());
@@ -289,9 +289,10 @@ fn decide(
     Ok((changes, steps.answer(answers)))
 }
 
-/// Returns the command that takes a lock if it is free.
-fn take(key: &str, value: &str, lease: LeaseTime) -> Request {
-    Request::of(&["SET", key, value, "PX", &lease.millis().to_string(), "NX"])
+/// Returns the command that takes a key if it is free.
+fn set(key: &str, take: &Take<'_>) -> Request {
+    let millis = take.millis.to_string();
+    Request::of(&["SET", key, take.value, "PX", &millis, "NX"])
 }
 
 /// Interprets the replies to GET and PTTL of a key.
@@ -314,11 +315,9 @@ fn found(looked: &[Said]) -> Result<Found, Failure> {
 /// Returns the command for a change.
 fn command(key: &str, change: Change<'_>) -> Request {
     match change {
-        Change::Set(value, lease) => {
-            Request::of(&["SET", key, value, "PX", &lease.millis().to_string()])
-        }
+        Change::Set(value, millis) => Request::of(&["SET", key, value, "PX", &millis.to_string()]),
         Change::Delete => Request::of(&["DEL", key]),
-        Change::Expire(lease) => Request::of(&["PEXPIRE", key, &lease.millis().to_string()]),
+        Change::Expire(millis) => Request::of(&["PEXPIRE", key, &millis.to_string()]),
     }
 }
 
