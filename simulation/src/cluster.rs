@@ -52,7 +52,7 @@ impl Cluster {
     pub fn keeper(&self, slot: u16) -> usize {
         let state = self.lock();
         let moving = state.moving.filter(|(moving, _)| *moving == slot);
-        moving.map_or(state.owners[usize::from(slot)], |(_, to)| to)
+        moving.map_or_else(|| state.owners[usize::from(slot)], |(_, to)| to)
     }
 
     /// The keys of a slot are at another server from now on, which is asked by those that are told so. Returns whether
