@@ -237,7 +237,8 @@ impl<'a> Attempt<'a> {
             // What came of it was given back. With a fresh acquisition id, a late copy of that release finds nothing.
             let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
             *self = Self::waiting(self.request, self.local, place, came);
-            return Ok(Attempted::Yielded);
+            // A request that failed has had its time: a call whose limit has passed does not begin again.
+            return attempted.and(Ok(Attempted::Yielded));
         }
         // Between requests too, the server may have something of this call: a waiter mark, or the effect of a request
         // that went unanswered.
