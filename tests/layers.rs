@@ -67,7 +67,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "memory::dialogue",
             "clock memory::argument memory::channels memory::connection memory::data memory::reply memory::scripts memory::table",
         ),
-        ("memory::simulated", "clock memory memory::reply"),
+        (
+            "memory::simulated",
+            "clock memory memory::channels memory::reply",
+        ),
         (
             "memory::state",
             "memory::connection memory::data memory::dialogue memory::reply memory::scripts",

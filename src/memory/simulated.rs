@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::MemoryServer;
+use super::channels;
 use super::reply::Refusal;
-use super::{MemoryServer, channels};
 use crate::clock;
 
 #[doc(hidden)]
