@@ -108,19 +108,7 @@ pub fn slot(key: &str) -> u16 {
         .split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'));
     let tag = inside.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
-    let mut crc: u16 = 0;
-    for byte in tag.unwrap_or(key).bytes() {
-        crc ^= u16::from(byte) << 8;
-        for _ in 0..8 {
-            let shifted = crc << 1;
-            crc = if crc & 0x8000 == 0 {
-                shifted
-            } else {
-                shifted ^ 0x1021
-            };
-        }
-    }
-    crc % SLOTS
+    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key).as_bytes()) % SLOTS
 }
 
 /// One of the servers.

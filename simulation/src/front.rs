@@ -119,9 +119,10 @@ fn length(rest: &mut &[u8]) -> Option<usize> {
     digits.parse().ok()
 }
 
-fn write(words: &[Vec<u8>], to: &mut Vec<u8>) {
+/// Writes a command as it is sent.
+pub fn write(words: &[impl AsRef<[u8]>], to: &mut Vec<u8>) {
     to.extend(format!("*{}\r\n", words.len()).bytes());
-    for word in words {
+    for word in words.iter().map(AsRef::as_ref) {
         to.extend(format!("${}\r\n", word.len()).bytes());
         to.extend(word);
         to.extend(b"\r\n");

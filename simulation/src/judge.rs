@@ -14,7 +14,7 @@ use redlatch::Owner;
 
 use crate::locks::Guard;
 use crate::machine::now;
-use crate::plan::{Kind, LONGEST_LEASE, Plan};
+use crate::plan::{Kind, Plan};
 
 /// What somebody believes to have.
 enum Belief {
@@ -180,7 +180,6 @@ impl Judge {
     pub fn server_forgot(&mut self, name: usize) {
         self.names[name].forgotten = Some(now());
         let plan = self.plan();
-        let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
         // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
         // each of which has its turn.
         let turns = if plan.names[name].kind == Kind::Fair {
@@ -188,7 +187,7 @@ impl Judge {
         } else {
             1
         };
-        self.haunt_until(name, now() + turns * longest);
+        self.haunt_until(name, now() + turns * plan.longest());
     }
 
     pub fn paused(&mut self, process: usize) {
@@ -239,8 +238,7 @@ impl Judge {
     /// Somebody may have a name for one longest lease, and gives back no permits.
     pub fn haunt(&mut self, name: usize) {
         let plan = self.plan();
-        let longest = LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout;
-        let leaked = plan.names[name].total;
+        let (leaked, longest) = (plan.names[name].total, plan.longest());
         self.haunt_until(name, now() + longest);
         self.names[name].leaked += leaked;
     }
@@ -264,7 +262,7 @@ impl Judge {
         let is_kept = plan.names[name].kind == Kind::Plain;
         let span = match plan.weather == "calm" && !is_kept {
             true => plan.command_timeout,
-            false => LONGEST_LEASE.max(plan.watchdog) + plan.command_timeout,
+            false => plan.longest(),
         };
         self.haunt_until(name, now() + span);
     }

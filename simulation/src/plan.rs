@@ -173,6 +173,11 @@ fn clocks(chance: &mut Rng, topology: Topology) -> Vec<i64> {
 }
 
 impl Plan {
+    /// Returns how long a server may have something that nobody prolongs or gives back.
+    pub fn longest(&self) -> u64 {
+        LONGEST_LEASE.max(self.watchdog) + self.command_timeout
+    }
+
     pub fn of(seed: u64) -> Self {
         let mut chance = Rng::with_seed(mixed(seed));
         let chance = &mut chance;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redlatch::MemoryServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-use crate::front::{Front, Gate};
+use crate::front::{Front, Gate, write};
 use crate::machine::Machine;
 use crate::network::{Network, door};
 
@@ -90,24 +90,23 @@ impl Server {
     }
 
     pub fn restart(&mut self, knows: Memory) {
-        let memory = &self.memory;
-        let earlier = self.earlier.take();
-        self.hangs = false;
-        self.machine.block_on(async {
-            match (knows, earlier) {
-                (Memory::All, _) => memory.restart_with(&memory.with_same_data()),
-                (Memory::Earlier, Some(earlier)) => memory.restart_with(&earlier),
-                _ => memory.restart_empty(),
+        match (knows, self.earlier.take()) {
+            (Memory::All, _) => {
+                self.begin_again(|memory| memory.restart_with(&memory.with_same_data()));
             }
-        });
-        self.open();
+            (Memory::Earlier, Some(earlier)) => self.restart_with(&earlier),
+            _ => self.begin_again(MemoryServer::restart_empty),
+        }
     }
 
     /// Begins again with what another server knew.
     pub fn restart_with(&mut self, data: &MemoryServer) {
-        let memory = &self.memory;
+        self.begin_again(|memory| memory.restart_with(data));
+    }
+
+    fn begin_again(&mut self, restart: impl FnOnce(&MemoryServer)) {
         self.hangs = false;
-        self.machine.block_on(async { memory.restart_with(data) });
+        self.machine.block_on(async { restart(&self.memory) });
         self.open();
     }
 
@@ -153,16 +152,14 @@ impl Server {
             return Vec::new();
         }
         self.machine.jump();
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        request += "*1\r\n$4\r\nPING\r\n";
+        let mut request = Vec::new();
+        write(words, &mut request);
+        write(&["PING"], &mut request);
         let answer = self.machine.block_on(async {
             let (mut near, far) = duplex(1 << 22);
             let asked = async {
                 let mut answer = Vec::new();
-                near.write_all(request.as_bytes()).await?;
+                near.write_all(&request).await?;
                 while !answer.ends_with(b"+PONG\r\n") {
                     near.read_buf(&mut answer).await?;
                 }
