@@ -50,19 +50,23 @@ impl Pace {
     /// Whether something of this kind would be told now.
     pub(crate) fn is_due(&self) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state
-            .told
-            .is_none_or(|told| told.until(BootInstant::now()) >= self.apart)
+        state.is_due(self.apart, BootInstant::now())
     }
 
     fn tell_at(&self, now: BootInstant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.told.is_some_and(|told| told.until(now) < self.apart) {
+        if !state.is_due(self.apart, now) {
             state.untold += 1;
             return None;
         }
         state.told = Some(now);
         Some(std::mem::take(&mut state.untold))
+    }
+}
+
+impl State {
+    fn is_due(&self, apart: Duration, now: BootInstant) -> bool {
+        self.told.is_none_or(|told| told.until(now) >= apart)
     }
 }
 

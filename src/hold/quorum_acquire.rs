@@ -76,7 +76,7 @@ pub(super) struct Outvoted {
 }
 
 impl QuorumAcquire {
-    /// Creates the request, and checks nothing: [`acquire_of_strangers`](Self::acquire_of_strangers) asks which servers
+    /// Creates the request, and checks nothing: [`acquire_if_distinct`](Self::acquire_if_distinct) asks which servers
     /// they are.
     pub(crate) fn new(requests: Vec<AcquireRequest>, longest: LeaseTime) -> Self {
         Self { requests, longest }
@@ -248,9 +248,9 @@ impl QuorumAcquire {
     /// Acquires the lock, and refuses two members on one server, whose vote would count twice. For a handle until all
     /// servers have said once which they are. Returns whether they have.
     ///
-    /// They are asked beside being asked for the lock, over the same connections. So a server that votes has said before
-    /// which it is, and nobody waits for the others.
-    pub(crate) async fn acquire_of_strangers(
+    /// Each server is asked which it is just before it is asked for the lock, over the same connection. So a server that
+    /// votes has answered that, and nobody waits for the others.
+    pub(crate) async fn acquire_if_distinct(
         &self,
         deadline: Deadline,
     ) -> Result<(Option<QuorumHold>, bool), Error> {

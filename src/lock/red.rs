@@ -416,7 +416,7 @@ impl RedLock {
             let quorum_hold = if self.distinct.get().is_some() {
                 quorum_acquire.acquire(deadline()).await?
             } else {
-                let acquired = quorum_acquire.acquire_of_strangers(deadline());
+                let acquired = quorum_acquire.acquire_if_distinct(deadline());
                 let (quorum_hold, are_distinct) = Box::pin(acquired).await?;
                 if are_distinct {
                     self.distinct.set(()).ok();

@@ -69,10 +69,9 @@ impl Attempt<'_> {
                 return Ok(None);
             };
             let hold = self.hold.clone();
-            let answer = {
-                let call = hold.key().adopt(1.into(), lease, Some(&source));
-                self.run(&call).await?
-            };
+            let answer = self
+                .run(&hold.key().adopt(1.into(), lease, Some(&source)))
+                .await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some((answer.sent, source))),
                 // Another client was faster: look again at what is there.

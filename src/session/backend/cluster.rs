@@ -40,8 +40,7 @@ const DEEP_BREATH: Duration = Duration::from_millis(400);
 pub(super) struct Cluster {
     /// Makes the connections of servers that come to be known.
     maker: Maker,
-    /// What the user has chosen, from which `channels` follows.
-    /// As it was chosen, if it was.
+    /// What the user has chosen, if anything, from which `channels` follows.
     sharded: Option<bool>,
     /// Set before the first server enters the map.
     ///

@@ -4,8 +4,9 @@
 //! one sequence at a time. A sequence that is not completed takes its connection with it, and with that whatever the
 //! server has not carried out of it.
 //!
-//! What to change is decided by the call ([`CompareAndChange`]), from what was read; here is only how. Taking a free key, and
-//! looking, need no transaction and go over the connection for commands, so that they stay in order with its requests.
+//! What to change is decided by the call ([`CompareAndChange`]), from what was read; here is only how. Taking a free
+//! key, and looking, need no transaction and go over the connection for commands, so that they stay in order with its
+//! requests.
 //!
 //! # Invariants
 //!
