@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
-use crate::protocol::wait::{Step, Wait, WakeSource};
+use crate::protocol::wait::{RequestFailure, Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::session::LocalLock;
 use crate::session::hub::Subscription;
@@ -64,8 +64,6 @@ struct Rounds<'a> {
     subscriptions: Vec<Option<Subscription>>,
     /// What it would have taken to win the last round.
     outvoted: Option<Outvoted>,
-    /// Since when no majority votes, if that is not only a matter of time.
-    too_few_since: Option<BootInstant>,
     /// It was logged that the call waits for servers to vote: once for each call.
     told_of_grace: bool,
 }
@@ -101,7 +99,6 @@ impl QuorumAcquire {
             is_out_of_queue: false,
             subscriptions: Vec::new(),
             outvoted: None,
-            too_few_since: None,
             told_of_grace: false,
         };
         loop {
@@ -202,7 +199,6 @@ impl<'a> Wanted for Rounds<'a> {
         {
             Round::Won(quorum_hold) => Ok(Asked::Ready(Outcome::Won(quorum_hold))),
             Round::Outvoted(outvoted) => {
-                self.too_few_since = None;
                 let wake_source = self.wake_source(&outvoted, waiting.wait());
                 waiting.wait().listen_for(wake_source);
                 let ttl = outvoted.ttl;
@@ -262,13 +258,12 @@ impl<'a> Rounds<'a> {
         let step = match grace {
             Some(left) => {
                 // Servers that only abstain are not silent, so that no patience runs out.
-                self.too_few_since = None;
                 if !std::mem::replace(&mut self.told_of_grace, true) {
                     info!(?left, "waiting for servers to vote: {error}");
                 }
                 wait.abstained(now, left)
             }
-            None => wait.failed(now, Some(*self.too_few_since.get_or_insert(now))),
+            None => wait.failed(now, RequestFailure::Unanswered, None),
         };
         match step {
             Step::Park(at_most) => Ok(Asked::Later(at_most)),

@@ -59,6 +59,17 @@ pub(crate) struct Wait {
     started: BootInstant,
     /// How many times in a row a request has failed.
     failures: u32,
+    /// Since when the requests of this call have had no answer in time, whatever others hear from the server. One that
+    /// always answers too late for a short lease is not silent.
+    unanswered: Option<BootInstant>,
+}
+
+/// How a request has failed in a way that may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestFailure {
+    Refused,
+    /// There was no answer in time.
+    Unanswered,
 }
 
 /// What the call does next.
@@ -84,6 +95,7 @@ impl Wait {
             patience,
             started: now,
             failures: 0,
+            unanswered: None,
         }
     }
 
@@ -113,7 +125,7 @@ impl Wait {
     /// Handles the answer that another owner holds the lock, for at most `ttl`. A message tells when it is free. The
     /// TTL covers a holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, covers a lost message.
     pub(crate) fn busy(&mut self, now: BootInstant, ttl: Ttl, jitter: f64) -> Step {
-        self.failures = 0;
+        self.answered();
         if let Some(attempts) = &mut self.attempts {
             *attempts = attempts.saturating_sub(1);
             if *attempts == 0 {
@@ -134,10 +146,19 @@ impl Wait {
         self.clamp(now, park)
     }
 
-    /// Handles a request that failed in a way that may pass. `unanswered` is the instant at which the server last fell
-    /// silent.
-    pub(crate) fn failed(&mut self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
-        if self.is_out_of_patience(now, unanswered) {
+    /// Handles a request that failed. `silence` is the instant at which the server fell silent, if it is silent now.
+    pub(crate) fn failed(
+        &mut self,
+        now: BootInstant,
+        failure: RequestFailure,
+        silence: Option<BootInstant>,
+    ) -> Step {
+        self.unanswered = match failure {
+            RequestFailure::Refused => None,
+            RequestFailure::Unanswered => self.unanswered.or(Some(now)),
+        };
+        let since = [self.unanswered, silence].into_iter().flatten().min();
+        if self.is_out_of_patience(now, since) {
             return Step::GiveUp;
         }
         let doubled = 2_u32.saturating_pow(self.failures);
@@ -147,14 +168,18 @@ impl Wait {
 
     /// Handles servers that answer, but grant the lock to nobody for the time `left`. That is not silence.
     pub(crate) fn abstained(&mut self, now: BootInstant, left: Duration) -> Step {
-        self.failures = 0;
+        self.answered();
         // Another server may come back before then, and form a majority without those that abstain.
         self.clamp(now, left.clamp(SHORTEST_PARK, LONGEST_PAUSE))
     }
 
-    /// Handles a call that waits in a queue and sends no requests itself.
-    pub(crate) fn in_queue(&self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
-        if self.is_out_of_patience(now, unanswered) {
+    fn answered(&mut self) {
+        (self.failures, self.unanswered) = (0, None);
+    }
+
+    /// Handles a call that waits in a queue and sends no requests itself. `silence` is as in [`failed`](Self::failed).
+    pub(crate) fn in_queue(&self, now: BootInstant, silence: Option<BootInstant>) -> Step {
+        if self.is_out_of_patience(now, silence) {
             return Step::GiveUp;
         }
         self.clamp(now, self.patience)
@@ -228,11 +253,11 @@ mod tests {
             let now = start.plus(Duration::from_millis(at));
             let mut decision = Wait::new(start, Deadline::Never, PATIENCE, MESSAGES);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
-            prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
+            prop_assert!(matches!(decision.failed(now, RequestFailure::Refused, None), Step::Park(_)), "a server that answers is waited for");
 
             let since = BootInstant::from_millis(now.millis().saturating_sub(silent_for));
             let endured = since.max(start).until(now);
-            let gave_up = decision.failed(now, Some(since)) == Step::GiveUp;
+            let gave_up = decision.failed(now, RequestFailure::Refused, Some(since)) == Step::GiveUp;
             prop_assert_eq!(gave_up, endured >= PATIENCE);
             prop_assert_eq!(decision.in_queue(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
         }
@@ -242,13 +267,43 @@ mod tests {
             let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
-                let Step::Park(pause) = decision.failed(moment(1), None) else { panic!("gave up") };
+                let Step::Park(pause) = decision.failed(moment(1), RequestFailure::Refused, None) else { panic!("gave up") };
                 prop_assert!(pause >= last && pause <= LONGEST_PAUSE && pause >= FIRST_PAUSE);
                 last = pause;
             }
             decision.busy(moment(2), Ttl::Never, 0.0);
-            prop_assert_eq!(decision.failed(moment(3), None), Step::Park(FIRST_PAUSE));
+            prop_assert_eq!(decision.failed(moment(3), RequestFailure::Refused, None), Step::Park(FIRST_PAUSE));
         }
+    }
+
+    #[test]
+    fn a_wait_without_limit_gives_up_on_answers_that_are_always_too_late() {
+        let late = RequestFailure::Unanswered;
+        let end = moment(PATIENCE.as_millis() as u64 + 5);
+        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
+        let mut answered = decision.clone();
+        assert!(matches!(
+            decision.failed(moment(5), late, None),
+            Step::Park(_)
+        ));
+        assert!(matches!(
+            decision.failed(end.minus(Duration::from_millis(1)), late, None),
+            Step::Park(_)
+        ));
+        assert_eq!(decision.failed(end, late, None), Step::GiveUp);
+
+        answered.failed(moment(5), late, None);
+        answered.busy(moment(6), Ttl::Never, 0.0);
+        assert!(
+            matches!(answered.failed(end, late, None), Step::Park(_)),
+            "one was answered"
+        );
+        answered.failed(moment(6), late, None);
+        answered.failed(moment(7), RequestFailure::Refused, None);
+        assert!(
+            matches!(answered.failed(end, late, None), Step::Park(_)),
+            "one was refused"
+        );
     }
 
     #[test]
@@ -267,7 +322,10 @@ mod tests {
     fn one_attempt_never_parks() {
         let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, MESSAGES);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
-        assert_eq!(decision.failed(moment(0), None), Step::GiveUp);
+        assert_eq!(
+            decision.failed(moment(0), RequestFailure::Refused, None),
+            Step::GiveUp
+        );
     }
 
     #[test]

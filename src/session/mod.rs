@@ -75,7 +75,7 @@ use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
 use crate::protocol::script::{Call, KEY_TOUCH};
-use crate::protocol::wait::{Step, Wait};
+use crate::protocol::wait::{RequestFailure, Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
 use hub::Hub;
@@ -320,8 +320,8 @@ impl Session {
     /// Pauses after an error of a call about this key. Returns the error instead if it is not one that may pass, or if
     /// the wait is over.
     ///
-    /// A wait without a limit of its own is over once the server has been silent for its patience, counted at the
-    /// earliest from when the wait began.
+    /// A wait without a limit of its own is over once the server has been silent for its patience, or has answered each
+    /// of its requests too late, counted at the earliest from when the wait began.
     pub(crate) async fn pause(
         &self,
         key: &str,
@@ -331,8 +331,12 @@ impl Session {
         if !error.is_passing() {
             return Err(error);
         }
-        let since = self.backend.silence(key).map(|(since, _)| since);
-        match wait.failed(BootInstant::now(), since) {
+        let failure = match error.is_refusal() {
+            true => RequestFailure::Refused,
+            false => RequestFailure::Unanswered,
+        };
+        let silence = self.backend.silence(key).map(|(since, _)| since);
+        match wait.failed(BootInstant::now(), failure, silence) {
             Step::Park(pause) => self.unless_closed(sleep(pause)).await,
             Step::GiveUp => Err(error),
         }

@@ -264,6 +264,25 @@ async fn lease_too_short_for_the_distance_is_in_nobodys_way_later() {
     soon(guard.unlock()).await.unwrap();
 }
 
+/// A server that answers each request of a call too late, and is not silent, is waited for as long as a silent one.
+#[tokio::test]
+async fn wait_without_limit_ends_though_the_server_answers_too_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).watchdog_lease(secs(2)).build();
+    let client = client.await.unwrap();
+    proxy.delay(millis(80));
+    let begun = Instant::now();
+    let error = soon(client.lock("k").lease(millis(400)).lock())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(begun.elapsed() >= secs(2), "{:?}", begun.elapsed());
+    // It answers others, meanwhile and later.
+    let guard = soon(client.lock("k").lock()).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+}
+
 /// Replies arrive in the order of the requests: each caller gets its own, however many are cut off.
 // fault: S24
 #[tokio::test(flavor = "multi_thread")]
