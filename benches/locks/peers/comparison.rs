@@ -98,11 +98,11 @@ impl Comparison {
         }
         let _ = writeln!(
             text,
-            "\nTimes are medians; a hand-over also has its p99. Two bare PINGs take {}. In a section, a task acquires the \
-             lock and releases it at once. A lock that one task keeps to itself passes many sections while the others \
-             wait, so read their number together with the longest wait. The hand-over is the time from the call of \
-             unlock to the return of lock, after the lock was held for 5 ms. [All \
-             figures](benches/figures.md#next-to-other-locks) has more of each.",
+            "\nTimes are medians; a hand-over also has its p99. Two bare PINGs take {}. A section is a critical section: a \
+             task acquires the lock and releases it at once. If one task keeps the lock to itself, it passes many \
+             sections while the others wait, so read the sections a second together with the longest wait. The \
+             hand-over is the time from the call of unlock to the return of lock, after the lock was held for 5 ms. \
+             [All figures](benches/figures.md#next-to-other-locks) has more of each.",
             readable(self.pings.median())
         );
         text
