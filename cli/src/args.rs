@@ -13,8 +13,8 @@ use crate::span;
 
 /// Runs programs under a distributed lock on Redis or Valkey, and shows who holds which lock.
 ///
-/// The locks are those of Redisson and of the Rust crate redlatch: programs that use either of them, and this command,
-/// take turns on a name.
+/// The command uses the same locks as Redisson and the Rust crate redlatch. Programs that use either of them, and this
+/// command, take turns on a name.
 #[derive(Debug, Parser)]
 #[command(name = "redlatch", version, about, after_help = EXAMPLES, after_long_help = MANUAL)]
 pub(crate) struct Args {
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
     /// Print JSON: an object for each line, or one list.
     ///
-    /// All that `redlatch` itself writes to stderr is JSON then, too, errors in its use included.
+    /// Everything that `redlatch` itself writes to stderr is then JSON, too, including usage errors.
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
 
@@ -40,10 +40,10 @@ Examples:
 
 const MANUAL: &str = "\
 Examples:
-  One at a time, over all machines; wait until it is our turn:
+  One at a time, over all machines; wait for the turn of this one:
     redlatch run nightly-report -- ./report.sh
 
-  In a crontab: skip it if another machine is at it, or has not finished the last one:
+  In a crontab: skip it if it still runs, here or on another machine:
     */5 * * * * REDIS_URL=redis://db1 redlatch run --wait 0 cleanup -- ./cleanup.sh
 
   Which locks are held, and by whom; who holds this one:
@@ -60,14 +60,14 @@ Exit codes:
   2      wrong use; nothing was done
   69     the server cannot be reached, or refuses; the name is in use for another
          kind of lock, or for something else; `ls`: one server of a cluster is away
-  71     the system lacks something
+  71     the operating system failed, for example to start a process
   75     `run`: somebody else holds the lock, and the time to wait is over
   76     `run`: the lock was lost before the command had ended
   126    `run`: the command cannot be run
   127    `run`: there is no such command
-  128+n  ended by signal n: the command of `run`, or `redlatch` itself. By INT,
-         TERM and HUP it ends as other programs do, and a shell shows this code
-  other  that of the command of `run`
+  128+n  signal n ended the command of `run`, or `redlatch` itself. After INT,
+         TERM and HUP, which end it as other programs, a shell shows this code
+  other  the exit code of the command of `run`
 
 Servers:
   redis://user:password@host:6379/0           a single server; rediss:// for TLS
@@ -132,38 +132,40 @@ pub(crate) enum Command {
 
 /// Run a command while holding a lock.
 ///
-/// Acquires the lock, runs the command, and releases the lock when the command has ended. While the command runs, the
-/// lock's lease is renewed. The command has the lock's name in REDLATCH_LOCK, the owner that the server records in
-/// REDLATCH_OWNER (with `--kind plain`, it is in the middle of the server's value) and, with `--kind fenced`, the fencing
-/// token in REDLATCH_TOKEN.
+/// Acquires the lock, runs the command, and releases the lock when the command has ended. While the command runs,
+/// `redlatch` renews the lock's lease. The environment of the command has the lock's name in REDLATCH_LOCK.
+/// REDLATCH_OWNER has the owner that the server records; with `--kind plain`, it is in the middle of the server's
+/// value. With `--kind fenced`, REDLATCH_TOKEN has the fencing token.
 ///
-/// The lock is lost if its lease cannot be renewed in time, or if the server says that somebody else has it or that it
-/// is gone. A lost connection alone loses nothing: until the lease ends, nobody else can have the lock. If the lock is
-/// lost, the command is ended, at that moment and not earlier: with `--on-loss term` it still has the grace time to
-/// tidy up, in which somebody else may already have the lock. Use `kill` if it must not write anything any more, and
-/// `--kind fenced` if the store can check tokens: that is the only complete protection.
+/// The lock is lost if its lease cannot be renewed in time, or if the server reports that the lock is gone or that
+/// somebody else holds it. A lost connection alone loses nothing: until the lease ends, nobody else can acquire the
+/// lock. When the lock is lost, and not earlier, `redlatch` ends the command. With `--on-loss term`, the command still
+/// has the grace time to tidy up, and somebody else may already hold the lock then. Use `--on-loss kill` if the command
+/// must not write anything after the loss. Use `--kind fenced` if the store can check fencing tokens: that is the only
+/// complete protection.
 ///
-/// What is ended is the process group that the command was started in, the command itself in whichever group it is, and
-/// on Linux all of its descendants, those with a group or session of their own included, as by `timeout`, `setsid` and
-/// shells with jobs. What is not ended: a daemon, that is a descendant that has left the group and whose parent had ended
-/// before the loss; what another service runs for the command, such as a container; and a process of another user.
+/// To end the command, `redlatch` ends the process group that the command was started in, and the command itself,
+/// whichever group it is in. On Linux, it also ends all descendants of the command, even those that `timeout`, `setsid`
+/// or a shell with jobs has put into a group or session of their own. It does not end a daemon, which is a descendant
+/// that has left the group and whose parent had ended before the loss. Nor does it end what another service runs for
+/// the command, such as a container, or a process of another user.
 ///
-/// The command is also ended if `redlatch` itself is killed, or is stopped for longer than the lease: a small process
-/// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It is started again if it is
-/// killed. It cannot end a command that runs as another user, and `pkill -KILL redlatch` kills both.
+/// If `redlatch` itself is killed, or is stopped for longer than the lease, a small process next to it, with the same
+/// name, ends the command, unless `--on-loss ignore` was given. If this process is killed, `redlatch` starts another
+/// one. It cannot end a command that runs as another user, and `pkill -KILL redlatch` kills both.
 ///
-/// As the first process of a container, `redlatch` also waits for the orphans, as an init does.
+/// As the first process of a container, `redlatch` also waits for orphaned processes, as an init process does.
 ///
-/// INT, TERM, HUP and QUIT are passed on to the process group that the command was started in and to the one that it is
-/// in, each time that they come, USR1 and USR2 to the command alone. What the command makes of them is up to it: a shell
-/// on a terminal ignores TERM, and goes on with the lock. While there is no command, because `redlatch` still waits for
-/// the lock or already releases it, they end `redlatch`; a second one does so at once, and then the server frees the lock
-/// when its lease ends. If the command ends by INT, TERM or HUP, so does `redlatch`.
+/// `redlatch` passes every INT, TERM, HUP and QUIT on to the process group that the command was started in, and to the
+/// one that it is in now. It passes USR1 and USR2 on to the command alone. The command decides what a signal does: a
+/// shell on a terminal ignores TERM, for example, and goes on with the lock. While no command runs, because `redlatch`
+/// still waits for the lock or already releases it, these signals end `redlatch`. A second signal ends it at once, and
+/// the lock is then free when its lease ends. If INT, TERM or HUP ends the command, the same signal ends `redlatch`.
 ///
-/// On a terminal the command has the terminal. Ctrl-C that ends the command ends a script around `redlatch`, too. Ctrl-Z
-/// stops the command, `redlatch` and a script around it, and if the lease runs out before `fg`, the command is ended.
-/// Where no shell could continue it, as in a container, Ctrl-Z stops nothing. Children that the command leaves behind go
-/// on without the lock, unless it was lost.
+/// On a terminal, the command is in the foreground. If Ctrl-C ends the command, it also ends a script around
+/// `redlatch`. Ctrl-Z stops the command, `redlatch` and a script around it. If the lease ends before `fg`, the command
+/// is ended. Where no shell could continue the command, as in a container, Ctrl-Z stops nothing. Children that the
+/// command leaves behind go on without the lock, unless the lock was lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -173,13 +175,14 @@ pub(crate) struct Run {
 
     /// How long to wait for the lock; 0 makes one attempt. Without it, waits until the lock is free.
     ///
-    /// The wait goes on while the server is away, before it was first reached, too. A server that refuses ends it.
+    /// The wait goes on while the server cannot be reached, even if it was never reached before. If the server refuses,
+    /// the wait ends.
     #[arg(long, value_name = "SPAN", value_parser = span::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
     /// `renewed:SPAN` renews a lease of this length while the command runs; a SPAN alone is never renewed.
     ///
-    /// If `redlatch` and its machine die, the lock is free after at most one lease. `renewed` is `renewed:30s`.
+    /// If `redlatch` and its machine die, the lock is free after at most one lease. `renewed` means `renewed:30s`.
     #[arg(
         long,
         value_name = "LEASE",
@@ -193,7 +196,7 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value_t = Kind::Reentrant)]
     pub(crate) kind: Kind,
 
-    /// What becomes of the command if the lock is lost.
+    /// What happens to the command if the lock is lost.
     #[arg(long, value_enum, default_value_t = OnLoss::Term)]
     pub(crate) on_loss: OnLoss,
 
@@ -226,11 +229,11 @@ pub(crate) enum Kind {
     Reentrant,
     /// Granted in order of arrival, over all processes.
     Fair,
-    /// With a token that rises with each hold.
+    /// With a fencing token that rises with each hold.
     Fenced,
-    /// Waits without messages, by asking again.
+    /// Waiters poll, and need no messages.
     Spin,
-    /// The key of redis-py's Lock and of redsync; needs no right to run scripts.
+    /// A string, as redis-py's Lock and redsync store it; needs no right to run scripts.
     Plain,
     /// The shared side of a read-write lock.
     Read,
@@ -331,24 +334,24 @@ fn between(span: Duration, [least, most]: [Duration; 2]) -> Result<Duration, Str
 
 /// List the locks that are held.
 ///
-/// Looks at every key of the server, or of each server of a cluster, without blocking it. Shows locks of all kinds that
-/// redlatch and Redisson write. A plain lock is listed only if redlatch made up its value, since other strings may be
-/// anything; `inspect` shows each of them that has a lease. What is listed was true at some time during the look.
+/// Scans every key of the server, or of each server of a cluster, without blocking the server. Lists locks of all kinds
+/// that redlatch and Redisson write. A plain lock is listed only if redlatch chose its value, since other strings may
+/// be anything; `inspect` shows any string that has a lease. Each line was true at some time during the scan.
 ///
-/// Prints what it has found once in a second, in alphabetical order, so a short list is in order as a whole. Names on
-/// stderr what it could not read, and lists the rest: exits with 1 if this user may not read a key, and with 69 if a
+/// Once a second, prints what it has found since, in alphabetical order, so a short list is sorted as a whole. Reports
+/// on stderr what it could not read, and lists the rest. Exits with 1 if this user may not read a key, and with 69 if a
 /// server of a cluster is away.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ls {
-    /// Which names, with `*` for any text and `?` for any character. Everything if it is left out.
+    /// Which names, with `*` for any text and `?` for any character. All names if it is left out.
     #[arg(default_value = "*", hide_default_value = true)]
     pub(crate) pattern: String,
 }
 
 /// Show who holds a lock, how many times, for how long, and who waits.
 ///
-/// Exits with 1 if nobody holds the lock, even if it has left something, such as its last token, or others wait for it;
-/// with 0 if there is a semaphore or a latch.
+/// Exits with 1 if nobody holds the lock, even if something of it remains, such as its last token, or others wait for
+/// it. Exits with 0 if the name is that of a semaphore or a latch.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
     /// The name of the lock.
@@ -358,8 +361,8 @@ pub(crate) struct Inspect {
 
 /// Print a line at each change of a lock, until interrupted.
 ///
-/// Looks again at each message of the lock's channel and once in each interval. A lock that is held for a shorter time
-/// between two looks is not seen.
+/// Looks at the lock at each message on its channel, and once in each interval. Does not see a hold that begins and
+/// ends between two looks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
     /// The name of the lock.
@@ -373,17 +376,18 @@ pub(crate) struct Watch {
 
 /// Release a lock, whoever holds it.
 ///
-/// The holder is not asked. It learns of the loss at its next renewal, and works on until then, together with whoever
-/// gets the lock next. Asks before it does that, or refuses if there is no terminal to ask on, unless `--yes` is given.
-/// Releases it only from those whom the question named: if others hold it by then, they keep it. Exits with 1 if nothing
-/// was released: the lock was free, has changed hands, or the answer was no.
+/// The holder is not asked. It is told of the loss by a message; if none arrives, it learns of the loss at its next
+/// renewal, or at the end of a fixed lease. It works on until then, perhaps together with the next holder. Unless
+/// `--yes` is given, asks for confirmation, or refuses if there is no terminal to ask on. Releases the lock only from
+/// the holders that the question named: if others hold it by then, they keep it. Exits with 1 if nothing was released,
+/// because the lock was free, had changed hands, or the answer was no.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unlock {
     /// The name of the lock.
     #[arg(value_parser = name)]
     pub(crate) name: String,
 
-    /// Confirms that a lock of somebody else is meant; there is no other kind of unlock here.
+    /// Confirms that you mean to release a lock of somebody else; this command has no other kind of unlock.
     #[arg(long, required = true)]
     pub(crate) force: bool,
 
@@ -395,10 +399,10 @@ pub(crate) struct Unlock {
 /// Check whether the server keeps locks, and whether this user may use them.
 ///
 /// Reads the settings of each server, tries each right that this user needs, then acquires and releases a lock of each
-/// kind under a name of its own, `redlatch_doctor:..`, and passes a message. Each line says which promise is broken, or
-/// which right is missing for which kind, and how to mend it. Exits with 1 if a promise is broken; a warning, such as a
-/// clock that is off, or a right that only a RedLock needs, does not count. For a user who may use one prefix only, give
-/// it by --prefix.
+/// kind under a name of its own, `redlatch_doctor:..`, and sends itself a message. Each line says which promise is
+/// broken, or which right is missing for which kind, and how to fix it. Exits with 1 if a promise is broken. A warning
+/// does not count, such as a clock that is off, or a missing right that only a RedLock needs. If this user may use one
+/// prefix only, name the prefix by --prefix.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Look only; do not try locks and messages.
