@@ -20,7 +20,7 @@
 /// The generated code does what you would write by hand, and leaves out none of it: `lock.lock().await?`, then the body
 /// in [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use the attribute where the lock should cover the whole function. If only a part of the function needs the lock, if
 /// it takes several locks, or if a lock outlives the call, use the handles: [`Client::lock`](crate::Client::lock) and

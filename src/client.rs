@@ -93,8 +93,8 @@ impl Client {
         Self::builder().url(url).build().await
     }
 
-    /// Connects to the server at this URL, with default settings, and runs `body`; then closes the client, whatever
-    /// `body` returned. For `main`: locks that are still held are released before the program ends.
+    /// Connects to the server at this URL, with default settings, runs `body`, and closes the client, whatever `body`
+    /// returned. Use it in `main`: it releases locks that are still held before the program ends.
     ///
     /// # Errors
     ///
@@ -128,9 +128,9 @@ impl Client {
         Self::builder().url(url).build_with(body).await
     }
 
-    /// Creates a client with default settings on a server of its own, which lies in memory: for tests of code that
-    /// uses locks. [`MemoryServer`](crate::MemoryServer) has what such a server can do and what not, and makes several
-    /// clients on one server, or clients with other settings.
+    /// Creates a client with default settings on a server of its own in memory, for tests of code that uses locks.
+    /// [`MemoryServer`](crate::MemoryServer) describes what such a server can and cannot do. Use it for several clients
+    /// on one server, or for clients with other settings.
     ///
     /// # Errors
     ///
@@ -280,9 +280,9 @@ impl Client {
         self.client.label()
     }
 
-    /// Returns what the server knows this owner as when it acquires a lock through this client, which is what
-    /// [`Holder::owner`](crate::Holder::owner) returns then. The value of a plain lock has the label before it, and more
-    /// behind it.
+    /// Returns the text by which the server knows this owner when it acquires a lock through this client.
+    /// [`Holder::owner`](crate::Holder::owner) then returns this text. In the value of a plain lock, the label stands
+    /// before it, and more text behind it.
     ///
     /// # Examples
     ///
@@ -358,7 +358,7 @@ impl Client {
         self.client.ensure_open().is_ok() && self.client.backend.is_connected()
     }
 
-    /// Returns what this client has done and has, in numbers. Asks no server.
+    /// Returns what this client has done and what it has now, in numbers. Does no I/O.
     ///
     /// # Examples
     ///
@@ -415,7 +415,7 @@ impl Client {
         self.client.close_on_drop()
     }
 
-    /// Returns a look at the locks of all processes, and at the servers, for operators.
+    /// Returns a view of the locks of all processes, and of the servers, for operators.
     ///
     /// # Examples
     ///

@@ -15,7 +15,7 @@ const NAMED: usize = 3;
 
 /// The kind of an [`Error`], by which a program decides what to do.
 ///
-/// A busy lock is an answer, `Ok(None)`, and no error, except for `run_for`, where it is [`Busy`](Self::Busy).
+/// A busy lock is not an error but an answer, `Ok(None)`, except for `run_for`, which returns [`Busy`](Self::Busy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -37,11 +37,11 @@ pub enum ErrorKind {
     /// returns this. Try again later.
     Busy,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
-    /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. The text
-    /// says what it is, where the server tells. Choose another name.
+    /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. If the
+    /// server tells what it is, the text says so. Choose another name.
     WrongKind,
-    /// Too few servers of a [`RedLock`](crate::RedLock) voted on it, or did what was asked. The error says how many
-    /// did. Retry or give up.
+    /// Too few servers of a [`RedLock`](crate::RedLock) voted, or carried out the request. The error says how many did.
+    /// Retry or give up.
     Quorum,
     /// The server returned an answer that no script of this crate gives. Please report it.
     Protocol,
@@ -55,7 +55,7 @@ pub enum ErrorKind {
 ///
 /// Match on [`kind`](Self::kind). The text describes what happened and what to do. The message of the server or of the
 /// network is available as the [`source`](std::error::Error::source). `Debug` shows the kind, the text and what the
-/// sources add to it, in one line: what a `main` that returns the error, or an `unwrap`, prints.
+/// sources add to it, in one line. This is what `unwrap` prints, or a `main` that returns the error.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -172,8 +172,8 @@ impl Error {
         self.kind
     }
 
-    /// Returns why the lock was lost, of an error of the kind [`LeaseLost`](ErrorKind::LeaseLost). `None` for every other
-    /// kind, and if the lock was granted so late that it was given back at once.
+    /// Returns why the lock was lost, if the kind is [`LeaseLost`](ErrorKind::LeaseLost). Returns `None` for every
+    /// other kind, and if the lock was granted so late that it was released at once.
     ///
     /// # Examples
     ///

@@ -32,7 +32,7 @@ use crate::owner::Owner;
 /// Created by [`Client::job`](crate::Client::job). Each process calls [`execute`](Self::execute) when its timer goes
 /// off. The first one runs the job; the others are told that somebody else has it.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it for jobs that end: a nightly report, an hourly clean-up. For work that goes on for as long as there are
 /// processes, use an [`Election`](crate::leader::Election). If the same job must never run twice, record that it ran where its

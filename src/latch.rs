@@ -16,13 +16,14 @@ use crate::protocol::waiter::Local;
 use crate::stats::Counted;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// A count that all processes share, with calls that wait until it is zero: on the wire Redisson's `RCountDownLatch`.
+/// A count that all processes share, with calls that wait until it is zero; wire-compatible with Redisson's
+/// `RCountDownLatch`.
 ///
 /// Created by [`Client::latch`](crate::Client::latch). One client sets the count. Each client that has finished a part
 /// counts down, and the clients that need all parts wait. At zero, the latch's key is removed: a latch without a key is
 /// open, and its count can be set again.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it to continue when a known number of things has happened elsewhere. For one caller at a time, use a
 /// [`ReentrantLock`](crate::ReentrantLock); for a limited number of callers at a time, a
@@ -38,8 +39,8 @@ use crate::wait::{Asked, Waiting, Wanted};
 /// [deletes](Self::delete) it. A waiter that is woken late may find that the count has been set again in the meantime,
 /// and then continues to wait.
 ///
-/// Where the reply to a call was lost, a key next to the latch, by which a copy of the call is known, stands for two
-/// minutes. Java ignores it.
+/// If the reply to a call was lost, a key by which the server recognizes a repeated call remains next to the latch for
+/// two minutes. Java ignores it.
 ///
 /// There is one difference from Redisson: [`delete`](Self::delete) wakes the waiters of both sides, whereas Redisson's
 /// own delete leaves Redisson's waiters waiting.

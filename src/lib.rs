@@ -4,36 +4,37 @@
 //!
 //! Locks have an owner. Use a [`ReentrantLock`] unless another line describes your case better:
 //!
-//! - [`ReentrantLock`], from [`Client::lock`]: one owner at a time, reentrant: the owner may acquire the lock again.
+//! - [`ReentrantLock`], from [`Client::lock`]: one owner at a time. It is reentrant: the owner may acquire the lock
+//!   again.
 //! - [`FencedLock`], from [`Client::fenced_lock`]: one owner at a time, reentrant, with a fencing token for a store
 //!   that can refuse writes that arrive too late.
 //! - [`FairLock`], from [`Client::fair_lock`]: one owner at a time, reentrant, granted in order of arrival across all
 //!   processes.
 //! - [`ReadWriteLock`], from [`Client::read_write_lock`]: many readers or one writer, reentrant on both sides.
-//! - [`SpinLock`], from [`Client::spin_lock`]: one owner at a time, reentrant, where pub/sub messages do not get
-//!   through.
-//! - [`PlainLock`], from [`Client::plain_lock`]: one owner at a time, not reentrant, next to processes that use
-//!   redis-py's `Lock`, redsync or similar, or where scripts are not allowed.
+//! - [`SpinLock`], from [`Client::spin_lock`]: one owner at a time, reentrant, for servers where pub/sub messages do
+//!   not get through.
+//! - [`PlainLock`], from [`Client::plain_lock`]: one owner at a time, not reentrant. It takes turns with processes that
+//!   use redis-py's `Lock`, redsync or similar, and needs no scripts.
 //! - [`MultiLock`], from [`MultiLock::new`]: several locks at once, all or none.
-//! - [`RedLock`], from [`RedLock::new`]: one lock on a majority of independent servers, which survives the loss of the
-//!   others.
+//! - [`RedLock`], from [`RedLock::new`]: one lock on a majority of independent servers, which survives the loss of a
+//!   minority.
 //!
 //! Semaphores and latches have no owner:
 //!
 //! - [`Semaphore`](semaphore::Semaphore), from [`Client::semaphore`]: a limited number of permits at a time.
 //! - [`ExpirableSemaphore`](semaphore::ExpirableSemaphore), from [`Client::expirable_semaphore`]: a limited number of
 //!   permits at a time, each with a lease, so that the permits of a crashed holder come back.
-//! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
+//! - [`Latch`], from [`Client::latch`]: waits until a count reaches zero. Any process can count down.
 //!
-//! Work that one of several processes does:
+//! For work that one of several processes does:
 //!
-//! - [`Election`](leader::Election), from [`Client::leader`]: one of them leads, for as long as it lives; others take
-//!   over, and see who leads.
-//! - [`Job`](job::Job), from [`Client::job`]: a job that all of them start at about the same time runs on one of them.
+//! - [`Election`](leader::Election), from [`Client::leader`]: one of them leads, as long as it lives. The others see
+//!   who leads, and take over.
+//! - [`Job`](job::Job), from [`Client::job`]: all of them start a job at about the same time, and one of them runs it.
 //!
 //! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
-//! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock. An application that keeps its lock
-//! as an object keeps an `Arc<dyn` [`DynLock`]`>`.
+//! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock. To store a lock of any kind, use
+//! an `Arc<dyn` [`DynLock`]`>`.
 //!
 //! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), which requires the feature
 //! `macros`.
@@ -46,10 +47,11 @@
 //! and a future, [`Lease::lost`]. A successful call returns a guard. [`unlock`](LockGuard::unlock) releases the lock
 //! and reports whether it was still held; dropping the guard only releases it.
 //!
-//! Four more acquire the lock, run a future, stop it if the lock is lost, and unlock: [`run`](ReentrantLock::run) waits,
-//! [`try_run`](ReentrantLock::try_run) makes one attempt, [`try_run_for`](ReentrantLock::try_run_for) and
-//! [`run_for`](ReentrantLock::run_for) wait up to a limit, and only for the last one is busy an error. Each call is an
-//! owner of its own, so that the branches of one task exclude each other.
+//! Four more methods acquire the lock, run a future, stop it if the lock is lost, and unlock.
+//! [`run`](ReentrantLock::run) waits, [`try_run`](ReentrantLock::try_run) makes one attempt, and
+//! [`try_run_for`](ReentrantLock::try_run_for) and [`run_for`](ReentrantLock::run_for) wait up to a limit. Only
+//! `run_for` returns an error if the lock is busy. Each call has an owner of its own, so the branches of one task
+//! exclude each other.
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
@@ -68,14 +70,14 @@
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 //!
-//! [`Config`] describes the forms of a server's URL, and how to configure a connection in parts, for example with TLS.
+//! [`Config`] describes the forms of a server's URL, and how to configure a connection by parts, for example with TLS.
 //!
 //! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock. The
 //! [pages on other locks](https://github.com/redlatch/redlatch/tree/HEAD/docs) list the equivalents and the differences,
 //! and say how to move.
 //!
-//! Code that uses locks is tested without a server: with the feature `memory`, `Client::in_memory` and `MemoryServer`
-//! run the same scripts in memory, by a clock that a test may pause.
+//! You can test code that uses locks without a server. With the feature `memory`, `Client::in_memory` and
+//! `MemoryServer` run the same scripts in memory, on a clock that a test can pause.
 //!
 //! [`pitfalls`] describes how hand-made locks fail.
 //!
@@ -88,8 +90,8 @@
 //!
 //! # Numbers
 //!
-//! [`Client::stats`] returns what a client has done and has now: calls by kind and outcome, what is held, losses by
-//! reason, renewals, connections. The feature `metrics` records the same, and how long things took.
+//! [`Client::stats`] returns what a client has done and what it has now: calls by kind and outcome, locks held, losses
+//! by reason, renewals, connections. The feature `metrics` exports these numbers, and histograms of durations.
 //!
 //! # Features
 //!
@@ -97,17 +99,18 @@
 //! |---|---|
 //! | `tls-aws-lc-rs`, `tls-ring` | [`Tls`](config/struct.Tls.html), and servers with `rediss://` URLs, by rustls with this [provider](config/struct.Tls.html#the-provider-of-cryptography) |
 //! | `tls` | the same with the provider that the process has installed |
-//! | `fred-10`, `redis-1` | [`ClientBuilder::fred`](struct.ClientBuilder.html#method.fred) and [`redis`](struct.ClientBuilder.html#method.redis): connects where a client of fred or redis-rs does, and as whom |
+//! | `fred-10`, `redis-1` | [`ClientBuilder::fred`](struct.ClientBuilder.html#method.fred) and [`redis`](struct.ClientBuilder.html#method.redis): connects to the same servers and as the same user as a client of fred or redis-rs |
 //! | `macros` | the attribute [`locked`](attr.locked.html) |
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
 //! | `tower` | [`OwnerLayer`](tower/struct.OwnerLayer.html), which gives each request an owner of its own |
-//! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate `metrics`: see [its page](metrics/index.html) |
+//! | `metrics` | the numbers of [`Client::stats`], and histograms of durations, for the recorder of the crate `metrics`: see [its page](metrics/index.html) |
 //! | `memory` | [`MemoryServer`](struct.MemoryServer.html), a server in memory for tests of your own code |
 //! | `unstable-admin` | [`Client::admin`](struct.Client.html#method.admin), which lists and shows the locks of all processes, releases one by force, and checks servers |
 //! | `unstable-tuning` | [`ClientBuilder::local_handoff_limit`](struct.ClientBuilder.html#method.local_handoff_limit) |
 //!
-//! None is on by default. A feature that is off leaves its code and its dependencies out of the build. What an
-//! `unstable-` feature adds may change or go in any version, also in a patch: ask for an exact one, `=0.1.0`.
+//! No feature is on by default. A feature that is off leaves its code and its dependencies out of the build. What an
+//! `unstable-` feature adds may change or go in any version, even in a patch version. So depend on an exact version,
+//! `=0.1.0`.
 
 // Each item on docs.rs shows the feature that it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]

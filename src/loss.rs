@@ -6,7 +6,8 @@ use std::fmt;
 /// [`Error::loss_reason`](crate::Error::loss_reason) returns it.
 ///
 /// The reason is for logs and for people: whatever it is, the lock can no longer be relied on, and the work that it
-/// protected has to stop. It is what this process knew first, and it never changes. It is shown in plain words.
+/// protected has to stop. It is the first reason that this process learned, and it never changes. `Display` shows it in
+/// plain words.
 ///
 /// # Examples
 ///
@@ -27,8 +28,8 @@ use std::fmt;
 #[non_exhaustive]
 pub enum LossReason {
     /// The server says that it no longer has this hold: its key expired, was deleted, or has another owner. Another
-    /// process may have released the lock by force, without a message of it here; or the server may have lost what it
-    /// had.
+    /// process may have released the lock by force, and its message did not arrive here. Or the server may have lost
+    /// its data.
     Gone,
     /// The lease passed before a renewal was confirmed: the server or the network was away, the server refused the
     /// renewal, which the log says, or this process was paused. A fixed lease, and one that has reached
@@ -36,18 +37,18 @@ pub enum LossReason {
     ///
     /// Also the reason of a loss that is noticed by comparing clocks, before the server has said anything.
     Expired,
-    /// The server granted the lock to another owner in this process. As a rule the hold had ended on the server before
+    /// The server granted the lock to another owner in this process. Usually, the hold had ended on the server before
     /// this process noticed.
     Displaced,
     /// A call released the lock by force: in this process, or in another one, which told this client.
     Forced,
-    /// The client was closed, or the runtime on which it was connected has ended: nobody would renew the lease.
+    /// The client was closed, or the runtime on which it was connected has ended, so nothing renews the lease.
     Closed,
-    /// Another call of the same owner gave back the level that this guard stood for, by `unlock` on a handle. Nothing
-    /// was taken away, but the guard protects nothing any more.
+    /// Another call of the same owner released the level that this guard stood for, by `unlock` on a handle. No other
+    /// owner took the lock away, but the guard no longer protects anything.
     Unlocked,
-    /// The servers of a [`RedLock`](crate::RedLock) that still have the lock are no majority, and the others lost it
-    /// for different reasons. If they have one reason in common, it is that one.
+    /// Only a minority of the servers of a [`RedLock`](crate::RedLock) still has the lock, and the others lost it for
+    /// different reasons. If the others have one reason in common, that reason is reported instead.
     NoMajority,
 }
 

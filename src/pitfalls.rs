@@ -35,7 +35,7 @@
 //! # Branches of one task
 //!
 //! The owner of a lock is the task. The branches of `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` are
-//! one task, so each of them re-enters what another one holds, and all are inside at once:
+//! one task, so each of them acquires again what another one holds, and all are in the critical section at once:
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
@@ -63,9 +63,9 @@
 //!
 //! # Many pieces of work, several processes
 //!
-//! If each piece is to be done by one of the processes, do not [`run`](crate::ReentrantLock::run) it: a process would
-//! wait behind the one ahead of it, piece by piece, only to find each of them done. With
-//! [`try_run`](crate::ReentrantLock::try_run) it goes on to the next piece, and each process does its share:
+//! If one of the processes is to do each piece, do not use [`run`](crate::ReentrantLock::run): a process would wait
+//! behind the one ahead of it, piece by piece, only to find each piece done. With
+//! [`try_run`](crate::ReentrantLock::try_run), it goes on to the next piece instead, and each process does its share:
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
@@ -87,14 +87,15 @@
 //!
 //! # Requests on one connection
 //!
-//! A server handles the requests of an HTTP/1.1 keep-alive connection in one task. If a handler leaves its guard
-//! somewhere when it returns, the next request on that connection re-enters the lock; over HTTP/2, where each request is
-//! a task, it finds the lock busy. The layer `OwnerLayer` of the feature `tower` gives each request an owner of its own.
+//! A server handles the requests of an HTTP/1.1 keep-alive connection in one task. If a handler returns and its guard
+//! lives on, for example in a map, the next request on that connection re-enters the lock. Over HTTP/2, where each
+//! request is a task, the next request finds the lock busy. The layer `OwnerLayer` of the feature `tower` gives each
+//! request an owner of its own.
 //!
 //! # A child that waits for its parent
 //!
 //! A spawned task is another owner. If it waits for a lock that its parent holds, and the parent waits for the task,
-//! neither ever ends. Give the child the owner of its parent:
+//! they deadlock. Give the child the owner of its parent:
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
@@ -109,19 +110,20 @@
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 //!
-//! The log has a warning of such a wait, with the lock and both owners: when a call has waited for as long as one lease
-//! for another owner of the same client, whose hold was renewed meanwhile. It comes once for each hold, and at most once a
-//! minute for each client. No executor tells which task waits for which, so a job that holds a lock for longer than a
-//! lease gets that warning too if another task wants the lock; and nothing is told of
+//! The client logs a warning of such a wait, with the lock and both owners, when a call has waited for as long as one
+//! lease for another owner of the same client, whose hold was renewed meanwhile. The warning comes once for each hold,
+//! and at most once a minute for each client. No executor tells which task waits for which. So the warning also comes
+//! if a job simply holds a lock for longer than a lease while another task wants it. There is no warning if the call
+//! waits for
 //!
-//! - a holder of another client, in this process or elsewhere,
+//! - a holder that uses another client, in this process or elsewhere,
 //! - a hold with a fixed lease, which ends by itself,
 //! - a [`RedLock`](crate::RedLock),
-//! - a wait for permits or for a latch, which have no owner.
+//! - permits or a latch, which have no owner.
 //!
 //! # Two locks in two orders
 //!
-//! A task holds `a` and waits for `b`, another one holds `b` and waits for `a`. Have all tasks acquire them in one order,
-//! or use a [`MultiLock`](crate::MultiLock), which does. If both tasks are of one client, the warning above tells of one
-//! of the two waits, with its lock and both owners. Over several processes nothing is told: waits with a limit end,
-//! others do not.
+//! A task holds `a` and waits for `b`, another one holds `b` and waits for `a`. Acquire them in the same order in all
+//! tasks, or use a [`MultiLock`](crate::MultiLock), which does so. If both tasks use one client, the warning above
+//! reports one of the two waits, with its lock and both owners. Across several processes, there is no warning: waits
+//! with a limit end, others do not.

@@ -40,7 +40,7 @@ Examples:
 
 const MANUAL: &str = "\
 Examples:
-  One at a time, over all machines; wait for the turn of this one:
+  One at a time, over all machines; wait for its turn:
     redlatch run nightly-report -- ./report.sh
 
   In a crontab: skip it if it still runs, here or on another machine:
@@ -65,8 +65,8 @@ Exit codes:
   76     `run`: the lock was lost before the command had ended
   126    `run`: the command cannot be run
   127    `run`: there is no such command
-  128+n  signal n ended the command of `run`, or `redlatch` itself. After INT,
-         TERM and HUP, which end it as other programs, a shell shows this code
+  128+n  signal n ended the command of `run`, or `redlatch` itself. If INT, TERM
+         or HUP ended `redlatch`, this is the code that a shell shows
   other  the exit code of the command of `run`
 
 Servers:
@@ -401,8 +401,8 @@ pub(crate) struct Unlock {
 /// Reads the settings of each server, tries each right that this user needs, then acquires and releases a lock of each
 /// kind under a name of its own, `redlatch_doctor:..`, and sends itself a message. Each line says which promise is
 /// broken, or which right is missing for which kind, and how to fix it. Exits with 1 if a promise is broken. A warning
-/// does not count, such as a clock that is off, or a missing right that only a RedLock needs. If this user may use one
-/// prefix only, name the prefix by --prefix.
+/// does not count, such as a clock that is off, or a missing right that only a RedLock needs. If this user may use only
+/// one prefix, pass it with `--prefix`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Look only; do not try locks and messages.

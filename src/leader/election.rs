@@ -25,7 +25,7 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 /// the leader does, or [`campaign`](Self::campaign) for a [`Term`] that it looks after itself. Any process can ask who
 /// leads ([`current`](Self::current)), and be told of a change ([`watch`](Self::watch)).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it for work that goes on for as long as there are processes, and that one of them does: a scheduler, a consumer
 /// of a stream, a reconciling loop. For a job that ends, and that all processes start by a timer, use

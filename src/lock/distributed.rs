@@ -22,8 +22,8 @@ use crate::scope::within;
 /// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A
 /// lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
 ///
-/// The trait cannot be made into an object. Use a type parameter, or its sibling [`DynLock`](crate::DynLock), which every
-/// `DistributedLock` is too.
+/// The trait is not dyn compatible. Use a type parameter, or the trait [`DynLock`](crate::DynLock), which every
+/// `DistributedLock` implements.
 ///
 /// # Examples
 ///
@@ -212,7 +212,8 @@ pub trait DistributedGuard: Send + Sync + 'static {
     /// Returns for how long the lease can still be trusted, as far as this process knows.
     fn remaining(&self) -> Duration;
 
-    /// Returns the owner that holds the lock. By default there is none, which does for a guard that replaces a real one.
+    /// Returns the owner that holds the lock. Returns `None` by default, which is enough for a guard that replaces a
+    /// real one.
     fn held_by(&self) -> Option<&Owner> {
         None
     }

@@ -73,11 +73,11 @@ impl<G: DistributedGuard> ErasedGuard for G {
     }
 }
 
-/// A [`DistributedLock`] that can be made into an object: for an application that keeps its lock as an
-/// `Arc<dyn DynLock>`, and replaces it in its tests.
+/// A dyn compatible [`DistributedLock`], for an application that stores its lock as an `Arc<dyn DynLock>`, and replaces
+/// it in its tests.
 ///
-/// Every `DistributedLock` is one, those of this crate and those that you write for a test: implement that trait, and this
-/// one comes with it. The methods are those of the object, and do what the lock's own do.
+/// Every `DistributedLock` implements it, those of this crate and those that you write for a test. The methods are
+/// those of `dyn DynLock`, and do what the lock's own methods do.
 ///
 /// If the type of the lock is known where it is used, or is a type parameter there, use the [`DistributedLock`] itself.
 ///

@@ -4,7 +4,7 @@ use super::handle::Handle;
 use super::methods::methods;
 use crate::hold::guard::LockGuard;
 
-/// A lock that is granted in order of arrival across all processes: on the wire Redisson's `RFairLock`.
+/// A lock that is granted in order of arrival across all processes; wire-compatible with Redisson's `RFairLock`.
 ///
 /// Created by [`Client::fair_lock`](crate::Client::fair_lock). It is a [`ReentrantLock`](crate::ReentrantLock) whose
 /// waiters form one queue on the server: the lock goes to the waiter that asked the server first. Waiters of Java's
@@ -19,14 +19,14 @@ use crate::hold::guard::LockGuard;
 /// again without queueing. The calls of one owner in one process share one place, and a named owner has one place
 /// across all processes.
 ///
-/// The process keeps the places of all its waiters by one request per second, and gives a place up at once when the
-/// call ends or its future is dropped; the other waiters keep theirs. A process that crashes or cannot reach the server
-/// loses its places after three seconds, and so delays the others by no more than about four seconds. If it was alive
-/// after all, its waiters queue again, at the end, and a warning is logged. The same happens to a waiter whose place
-/// Redisson removed. A waiting future that is not polled is passed over one second after its turn has come, together
-/// with all others of its process that are not polled, and queues again when it is polled. If another call of its owner
-/// waits, that happens at once. If the server's clock is set back, waiters keep their places, and a waiter that has
-/// crashed loses its place three seconds after the step.
+/// The process keeps the places of all its waiters by one request per second. It gives a place up at once when the call
+/// ends or its future is dropped; the other waiters keep their places. A process that crashes or cannot reach the
+/// server loses its places after three seconds, and so delays the others by no more than about four seconds. If it was
+/// alive after all, its waiters queue again, at the end, and a warning is logged. The same happens to a waiter whose
+/// place Redisson removed. If a waiting future is not polled, it is passed over one second after its turn has come,
+/// together with all other unpolled futures of its process. If another call of its owner waits, it is passed over at
+/// once. It queues again when it is polled. If the server's clock is set back, waiters keep their places, and a waiter
+/// that has crashed loses its place three seconds after the step.
 ///
 /// # Priority
 ///

@@ -11,8 +11,8 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::owner::Owner;
 
-/// A [`ReentrantLock`](crate::ReentrantLock) that gives each hold a higher token than all earlier holds: on the wire
-/// Redisson's `RFencedLock`.
+/// A [`ReentrantLock`](crate::ReentrantLock) that gives each hold a higher token than all earlier holds;
+/// wire-compatible with Redisson's `RFencedLock`.
 ///
 /// Created by [`Client::fenced_lock`](crate::Client::fenced_lock). Its guards carry a [`FencingToken`]. Send the token
 /// along with each write; the store keeps the highest token that it has seen and refuses a lower one. This stops the
@@ -20,7 +20,7 @@ use crate::owner::Owner;
 /// described by Kleppmann, [How to do distributed
 /// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it if the store can check a token. If it cannot, a [`ReentrantLock`](crate::ReentrantLock) costs less and
 /// protects as much. If the store can refuse a stale write by itself, for example by a version column, that alone may
@@ -29,8 +29,8 @@ use crate::owner::Owner;
 /// # Guarantee and limit
 ///
 /// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.
-/// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry. A hold
-/// that its named owner took as a lock of another kind has none: to join it here is the error
+/// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry. A
+/// hold that its named owner acquired as a lock of another kind has no token: acquiring it again here returns
 /// [`WrongKind`](crate::ErrorKind::WrongKind).
 ///
 /// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
@@ -63,8 +63,8 @@ impl FencedLock {
     /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) if no other is set. With any other value, every call
     /// that acquires, unlocks or adopts returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
-    /// If the handles of one lock have different values, in one process or several, the one that the server granted the
-    /// lock to last decides. Within a process, a hold is not passed on in memory between them.
+    /// If the handles of one lock have different values, in one process or several, the value of the handle that the
+    /// server granted the lock to last applies. Within a process, such handles do not pass a hold on in memory.
     ///
     /// Use it only in fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again
     /// at 1 once it has passed, while the tokens of this crate then continue from the server's clock.

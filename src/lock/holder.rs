@@ -60,8 +60,8 @@ impl Holder {
         self
     }
 
-    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner. A `Holder` itself
-    /// is shown to people, as in `web-3/812 task 17`.
+    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner. `Display` shows
+    /// a `Holder` for people, as in `web-3/812 task 17`.
     ///
     /// For a [`PlainLock`](crate::PlainLock) this is the value. If the lock was passed on between tasks of one process,
     /// or if several of them read under it, this is the owner that acquired it from the server.
@@ -84,8 +84,9 @@ impl Holder {
         &self.owner
     }
 
-    /// Returns the [label](crate::ClientBuilder::label) of the holder's client: `host/pid`, unless another one was chosen.
-    /// `None` if the holder is not of this crate, such as one of Redisson's, and for a plain lock of a named owner.
+    /// Returns the [label](crate::ClientBuilder::label) of the holder's client: `host/pid`, unless another one was
+    /// chosen. `None` if the holder does not use this crate, such as a client of Redisson, and for a plain lock of a
+    /// named owner.
     ///
     /// # Examples
     ///

@@ -21,8 +21,8 @@ macro_rules! methods {
         }
 
         impl $lock {
-            /// Returns the name of the lock, with the prefix of its client: the key that the server has it under. Empty
-            /// if the name cannot work, in which case every other method returns
+            /// Returns the name of the lock, with the prefix of its client: the key under which the server stores it.
+            /// Returns an empty name if the name cannot work. Every other method then returns
             /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
             ///
             /// # Examples
@@ -91,10 +91,10 @@ macro_rules! methods {
 
             /// Acquires the lock, waiting until it is available.
             ///
-            /// While the lock is busy, the call waits for its turn. How it learns of a release depends on the kind:
-            /// most kinds wake a waiter by a message, but a [`SpinLock`](crate::SpinLock) or a
-            /// [`PlainLock`](crate::PlainLock) that another process holds is asked for again after pauses. If the kind
-            /// is reentrant, an owner that already holds the lock acquires it again at once.
+            /// While the lock is busy, the call waits for its turn. How it learns of a release depends on the kind.
+            /// Most kinds wake a waiter by a message. If another process holds a [`SpinLock`](crate::SpinLock) or a
+            /// [`PlainLock`](crate::PlainLock), the waiter polls, with pauses. If the kind is reentrant, an owner that
+            /// already holds the lock acquires it again at once.
             ///
             /// # Errors
             ///

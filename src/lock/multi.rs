@@ -17,12 +17,12 @@ use crate::owner::Owner;
 /// Created by [`new`](Self::new) from locks of any kinds and clients. It stores nothing of its own: every member is
 /// held as a lock of its own kind, and excludes callers that acquire it alone, in Java too.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it when one piece of work needs several resources that others lock one by one, such as both accounts of a
 /// transfer, or a seat and its row. If the same names are always locked together, one lock with a name for all of them
 /// is simpler. A set does not make a lock survive the loss of a server: every member must be acquired, so each
-/// additional member can make the call fail. For that, use a [`RedLock`](crate::RedLock).
+/// additional member can make the call fail. To survive the loss of a server, use a [`RedLock`](crate::RedLock).
 ///
 /// # Order
 ///
@@ -35,9 +35,9 @@ use crate::owner::Owner;
 /// [`hold_and_wait`](Self::hold_and_wait). A task that nests locks by hand, in another order, can still deadlock with a
 /// set, as with any lock.
 ///
-/// Redisson's multi locks ask in the order given, and release all when that takes too long, 1.5 seconds per lock. If
-/// such a lock and a set ask for the same names in opposite orders, one of them has to give way: the set after
-/// [`hold_and_wait`](Self::hold_and_wait), Redisson's lock after 1.5 seconds per lock.
+/// Redisson's multi locks ask for their members in the given order, and release all of them when that takes too long,
+/// 1.5 seconds per lock. If such a lock and a set ask for the same names in opposite orders, one of them has to give
+/// way: the set after [`hold_and_wait`](Self::hold_and_wait), Redisson's lock after 1.5 seconds per lock.
 ///
 /// One name has no order, so no two members may have the same: not the same lock twice, and not one name on several
 /// servers or in several databases. Such a set is [`InvalidInput`](crate::ErrorKind::InvalidInput). Give each of the
@@ -168,8 +168,8 @@ impl MultiLock {
     /// Sets how long the set holds some of its locks while it waits for another; one second by default. After that it
     /// releases them until it has the other one.
     ///
-    /// Each time that a call has to release its locks, it doubles this time for its next wait. The call therefore
-    /// succeeds in the end even where several of its locks are nearly always held, by sections longer than this.
+    /// Each time that a call has to release its locks, it doubles this time for its next wait. So the call succeeds in
+    /// the end, even if others hold several of its locks nearly always, each for longer than this time.
     ///
     /// With [`Duration::MAX`] the set never releases its locks while it waits, and so acquires all of them sooner. With
     /// [`Duration::ZERO`] it holds nothing while it waits, and may wait until all locks happen to be free at the same

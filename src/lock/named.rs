@@ -17,13 +17,13 @@ use crate::owner::Owner;
 
 /// A [`DistributedLock`] that is one name on one server: it has a lease, an owner and queries.
 ///
-/// All kinds implement it but the sets of locks, [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock):
+/// All kinds implement it except the sets of locks, [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock):
 /// [`ReentrantLock`], [`FencedLock`], [`FairLock`], [`SpinLock`], [`PlainLock`] and both sides of a
 /// [`ReadWriteLock`](crate::ReadWriteLock). The methods do what the methods of these types with the same names do;
 /// their pages have the errors, the cancel safety and what differs between the kinds.
 ///
-/// Use it for functions that set a lease or an owner, ask who holds a lock, or leave a level to its owner. A function
-/// that only acquires and releases works with all locks if it takes a [`DistributedLock`].
+/// Use it for functions that set a lease or an owner, ask who holds a lock, or adopt a hold. A function that only
+/// acquires and releases should take a [`DistributedLock`]: it then works with all locks.
 ///
 /// # Examples
 ///

@@ -11,11 +11,11 @@ use crate::protocol::hold_key::Kind;
 /// `Lock`, Go's redsync and many others use this format, and take turns with this lock on one name.
 ///
 /// Created by [`Client::plain_lock`](crate::Client::plain_lock). **It is not reentrant**: an owner that holds the lock
-/// finds it busy, as all others do. Calling `lock()` in a task that already holds the lock waits until the lease ends;
-/// with renewal, the lease never ends. [`LockGuard::reenter`](crate::LockGuard::reenter) returns
+/// finds it busy, as all others do. In a task that already holds the lock, `lock()` waits until the lease ends; with
+/// renewal, the lease never ends. [`LockGuard::reenter`](crate::LockGuard::reenter) returns
 /// [`Refused`](crate::ErrorKind::Refused).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it to take turns with a process in another language that uses this format, or where the server does not let you
 /// run scripts, since this is the only lock that works without them. Otherwise use a
@@ -23,9 +23,10 @@ use crate::protocol::hold_key::Kind;
 /// notifies nobody. A reentrant, fair, fenced or spin lock stores another type of value under the same name: it returns
 /// [`WrongKind`](crate::ErrorKind::WrongKind) while this lock is held, as this lock does while one of them is held.
 ///
-/// A string without a lease is not shown or released by [`force_unlock`](Self::force_unlock), unless it is the token of
-/// redis-py's `Lock`, which has no timeout by default: it may be anything else of the application, and its value may be
-/// secret. Queries return [`WrongKind`](crate::ErrorKind::WrongKind). It excludes this lock all the same.
+/// A string without a lease may be other data of the application, and its value may be secret. So queries do not show
+/// it and [`force_unlock`](Self::force_unlock) does not release it: they return
+/// [`WrongKind`](crate::ErrorKind::WrongKind). The exception is the token of redis-py's `Lock`, which has no timeout by
+/// default. Any such string still excludes this lock.
 ///
 /// # Waiting
 ///
@@ -52,14 +53,16 @@ use crate::protocol::hold_key::Kind;
 ///   elsewhere is not lost here.
 /// - An acquisition whose first answer was lost finds the lock busy until its lease ends.
 ///
-/// Use a named owner therefore only to hand a hold over, by one process at a time. Otherwise keep the default owner.
+/// So use a named owner only to hand a hold over between processes, and only in one process at a time. Otherwise keep
+/// the default owner.
 ///
 /// # Without scripts
 ///
-/// Compare-and-delete takes a script. Where this user may not run scripts ([`ReleaseBy::Auto`] finds out), it is done
-/// by a transaction: `WATCH`, `GET`, then `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. That takes two round trips instead of
-/// one, on a third connection, where all locks of the client take turns. If the key changes in between, nothing is
-/// done. The user needs the commands `SET`, `GET`, `PTTL`, `DEL`, `PEXPIRE`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
+/// Compare-and-delete needs a script. If this user may not run scripts, which [`ReleaseBy::Auto`] finds out, the lock
+/// uses a transaction instead: `WATCH`, `GET`, then `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. That takes two round trips
+/// instead of one, on a third connection, where all locks of the client take turns. If the key changes in between, the
+/// transaction does nothing. The user needs the commands `SET`, `GET`, `PTTL`, `DEL`, `PEXPIRE`, `WATCH`, `UNWATCH`,
+/// `MULTI` and `EXEC`.
 ///
 /// # Examples
 ///

@@ -134,8 +134,8 @@ macro_rules! queries {
 
             /// Returns who holds the lock, how many times and for how long, or `None` if the lock is free.
             ///
-            /// The owner is the one that acquired the lock from the server. If its kind is passed on in memory, another
-            /// task of the same process may hold it by now.
+            /// The owner is the one that acquired the lock from the server. If a lock of this kind can be passed on in
+            /// memory, another task of the same process may hold it by now.
             ///
             /// # Errors
             ///
@@ -175,12 +175,12 @@ macro_rules! queries {
             ///
             /// This is meant for operators. A live holder continues its work until it learns of the loss, and meanwhile
             /// its work overlaps with that of the next holder. Guards in this process are lost at once. A holder in
-            /// another process is told by a message, within two round trips; or, if it has held the lock for less than
-            /// 0.1 s, as soon as it has for that long. If no message reaches it, because of a broken connection or for
-            /// want of the right to the channel `redlatch:*`, it learns of the loss at its next renewal or, with a fixed
-            /// lease, when that lease ends. So does a holder that is no client of this crate, one whose client is of
-            /// an older version, and the named owner of a [`PlainLock`](crate::PlainLock) or of a read-write lock: there
-            /// the server does not know its client.
+            /// another process is told by a message, within two round trips, but not before it has held the lock for
+            /// 0.1 s. If no message reaches it, because the connection is broken or the right to the channel
+            /// `redlatch:*` is missing, it learns of the loss at its next renewal or, with a fixed lease, when that
+            /// lease ends. The same holds for a holder that does not use this crate, or uses an older version of it,
+            /// and for the named owner of a [`PlainLock`](crate::PlainLock) or of a read-write lock, whose client the
+            /// server does not know.
             ///
             /// # Errors
             ///

@@ -10,8 +10,8 @@ use crate::hold::guard::LockGuard;
 use crate::options::Prefer;
 use crate::owner::Owner;
 
-/// A lock that many owners may hold together for reading, or one owner alone for writing: on the wire Redisson's
-/// `RReadWriteLock`.
+/// A lock that many owners may hold together for reading, or one owner alone for writing; wire-compatible with
+/// Redisson's `RReadWriteLock`.
 ///
 /// Created by [`Client::read_write_lock`](crate::Client::read_write_lock). [`read`](Self::read) and
 /// [`write`](Self::write) wait, `try_read` and `try_write` make a single attempt, and `try_read_for` and
@@ -23,12 +23,12 @@ use crate::owner::Owner;
 /// wanted: for a query, for a [`MultiLock`](crate::MultiLock), or for a function that takes a
 /// [`DistributedLock`](crate::DistributedLock).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
-/// Use it where sections that only read are long or numerous. Readers do not wait for each other, neither in one
-/// process nor across processes, and readers of one process that follow each other closely share one hold on the
-/// server, without a request for each. The lock is not passed on in memory to writers: with short sections, of which
-/// every fifth is a write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
+/// Use it where critical sections that only read are long or numerous. Readers do not wait for each other, neither in
+/// one process nor across processes, and readers of one process that follow each other closely share one hold on the
+/// server, without a request for each. The lock is not passed on in memory to writers. If sections are short, and every
+/// fifth of them writes, a [`ReentrantLock`](crate::ReentrantLock) is faster.
 ///
 /// # Guarantee and limit
 ///

@@ -14,16 +14,16 @@ use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 
-/// One lock on several **independent** servers, held by the owner that has acquired it on a majority of them: it
-/// survives the loss of the others. The algorithm is
+/// One lock on several **independent** servers. The owner that has acquired it on a majority of them holds it, so the
+/// lock survives the loss of a minority. The algorithm is
 /// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with a rule for restarts, which
 /// that page leaves to the operator. It corresponds to Redisson's `RedissonRedLock`.
 ///
 /// Created by [`new`](Self::new) from one lock per server, usually of one name, each of a client of its own. Three or
-/// five servers are usual: two of five may fail, one of three. Members are reentrant or plain locks; another kind is
+/// five servers are usual: of three, one may fail; of five, two. Members are reentrant or plain locks; another kind is
 /// [`InvalidInput`](crate::ErrorKind::InvalidInput), and so are two members on one server.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it when a lock must stay available while a server is down, and must not be granted twice by a failover. If the
 /// store can refuse late writes, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is simpler
@@ -36,7 +36,7 @@ use crate::protocol::hold_key::Kind;
 /// # What it needs
 ///
 /// - **Clocks that run at the same rate.** A server whose clock jumps ahead during a lease grants its part to another
-///   owner too early. A difference of 1 % and 2 ms is allowed for.
+///   owner too early. The lock allows for a difference of 1 % plus 2 ms.
 /// - **Holders that check.** A process that is paused does not notice that its lease ends: check
 ///   [`lost`](RedGuard::lost) or [`is_lost`](RedGuard::is_lost) before each effect, and know that a pause can come
 ///   after the check.
@@ -55,9 +55,9 @@ use crate::protocol::hold_key::Kind;
 /// replication history, and the time since which it has forgotten nothing.
 ///
 /// - **Started**: the server abstains until `max_lease` and up to two seconds have passed since its start, whether or
-///   not anybody asked in between. The clients of servers that were all just started wait for that long; after restarts
-///   of one server at a time, they wait for the rest of that time; a restart while nobody wants a lock delays nobody.
-///   [`durable`](crate::ClientBuilder::durable) exempts a server that loses nothing;
+///   not anybody asked in between. If all servers were just started, clients wait for that long. If the servers were
+///   restarted one at a time, clients wait for the rest of that time. A restart while nobody wants a lock delays
+///   nobody. [`durable`](crate::ClientBuilder::durable) exempts a server that loses nothing;
 ///   [`trust_fresh_servers`](crate::ClientBuilder::trust_fresh_servers) is for development.
 /// - **Promoted**, or its replication history has changed: the server abstains, counted from the first request that
 ///   finds it so. This happens after a failover, after a failback, and when its first replica is attached or its
@@ -97,8 +97,8 @@ use crate::protocol::hold_key::Kind;
 /// servers have reported a release that a majority may be free, when a lease ends, and after each
 /// [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members notify nobody. With them the
 /// waiter asks after pauses of up to 128 ms or, if that is longer, a sixteenth of the time it has waited so far, but at
-/// most one second. A random part in all of these times keeps callers of several processes that each had some of the
-/// servers from colliding again.
+/// most one second. All of these times have a random part, so that callers that each got some of the servers do not
+/// collide again.
 ///
 /// Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer, or a sixth of the lease if
 /// that is shorter. A majority that answers at once is not delayed by servers that hang. The requests to those continue

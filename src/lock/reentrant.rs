@@ -4,7 +4,7 @@ use super::handle::Handle;
 use super::methods::methods;
 use crate::hold::guard::LockGuard;
 
-/// A distributed mutex that its owner may acquire again: on the wire Redisson's `RLock`.
+/// A distributed mutex that its owner may acquire again; wire-compatible with Redisson's `RLock`.
 ///
 /// Created by [`Client::lock`](crate::Client::lock). A handle is cheap to create and to clone, and creating it does no
 /// I/O. All handles of one name are one lock, in all processes and in Java's Redisson on the same server.
@@ -33,23 +33,24 @@ use crate::hold::guard::LockGuard;
 /// Redisson's clients have no place in the turn order. While any of them waits, a release reserves the lock for them
 /// for 5 ms first. Their threads can acquire it one after the other without yielding to this crate: next to 16 tasks
 /// here, 8 such threads got 55 % of the grants, and waited no longer than they do by themselves. Redisson's
-/// `forceUnlock` notifies no process by name: if it releases a lock that a process here holds, waiters here find out
-/// within one [`poll_cap`](crate::ClientBuilder::poll_cap), or when the hold is renewed, if that is in their process.
+/// `forceUnlock` notifies no process by name. If it releases a lock that a process of this crate holds, waiters in that
+/// process find out when the hold is renewed, and waiters in other processes within one
+/// [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// # Lease
 ///
 /// Unless the handle has a lease of its own, the lock is held for the client's
-/// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 seconds by default, and renewed at every third of it
-/// for as long as the guard lives. With [`lease`](Self::lease) it is held for that long and never renewed. The holds of
-/// one owner share one key on the server: re-entry may extend the remaining lease, but never shortens it.
+/// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 seconds by default, and renewed after every third of
+/// it, as long as the guard lives. With [`lease`](Self::lease), the lock is held for that time and never renewed. The
+/// holds of one owner share one key on the server: re-entry may extend the remaining lease, but never shortens it.
 ///
 /// # Owner
 ///
 /// The owner is the current tokio task or, outside a task, the current thread. It is determined when a call is first
 /// polled. Nested calls in one task therefore re-enter: each adds one level to the hold, and the lock is free once
 /// every level has been released. **The branches of one `join!` or `select!` are one task and re-enter too**; use
-/// [`owned_by`](Self::owned_by) with [`Owner::unique`](crate::Owner::unique) to keep them apart. Nesting on an executor
-/// other than tokio's needs an explicit owner as well.
+/// [`owned_by`](Self::owned_by) with [`Owner::unique`](crate::Owner::unique) to keep them apart. To nest locks on an
+/// executor other than tokio's, set an owner explicitly, too.
 ///
 /// # When to use another
 ///

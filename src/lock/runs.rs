@@ -8,19 +8,20 @@ macro_rules! runs {
             /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits until the
             /// lock is available.
             ///
-            /// The calls of one task share its owner, so the branches of `join!`, `buffer_unordered` or
-            /// `for_each_concurrent` re-enter what they [`lock`](Self::lock) instead of excluding each other. What they
-            /// `run` excludes: each call acquires the lock for an owner of its own. Calls in the future act for that
-            /// owner, on this lock and on others, and can also acquire again what is held around the `run`. If this client
-            /// already holds the lock for the current owner, as in a `run` within a `run`, the lock is acquired again if
-            /// its kind is reentrant; a set that has a lock in common with what is held there acts for that owner, and so
-            /// shares all of its locks with it. On a handle with an owner, the call acts for that owner, wherever it
-            /// holds the lock.
+            /// With [`lock`](Self::lock), the calls of one task share its owner, so the branches of `join!`,
+            /// `buffer_unordered` or `for_each_concurrent` re-enter the lock. With `run`, they exclude each other: each
+            /// call acquires the lock for an owner of its own. Calls inside the future act for that owner, on this lock
+            /// and on others. They can also acquire again what is held around the `run`.
+            ///
+            /// If this client already holds the lock for the current owner, as in a `run` within a `run`, the call acts
+            /// for the current owner, and acquires the lock again if its kind is reentrant. A set does the same if the
+            /// current owner holds one of its locks, and then acts for that owner on all of them. If the handle has an
+            /// owner, the call acts for that owner, wherever that owner holds the lock.
             ///
             /// The future is dropped when the lock is lost. The lock is released when the future has ended.
             ///
-            /// Three siblings limit the wait. Their future returns a [`Result`], whose error is that of the call too, so
-            /// that one `?` does for both; `run` returns whatever the future returns.
+            /// Three siblings limit the wait. Their future returns a [`Result`], and the call returns the same type of
+            /// error, so one `?` handles both. `run` returns whatever the future returns.
             ///
             /// | | if the lock is busy |
             /// |---|---|
@@ -61,9 +62,9 @@ macro_rules! runs {
             /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at most
             /// `wait` until the lock is available; a lock that is still busy then is an error.
             ///
-            /// Use it where busy is a failure like any other, for example in a handler that answers with an error code.
-            /// Where it is an answer, use [`try_run_for`](Self::try_run_for). With
-            /// [`Duration::MAX`](std::time::Duration::MAX) it waits without a limit.
+            /// Use it where a busy lock is a failure like any other, for example in a handler that answers with an
+            /// error code. Where a busy lock is a normal answer, use [`try_run_for`](Self::try_run_for). With
+            /// [`Duration::MAX`](std::time::Duration::MAX), the call waits without a limit.
             ///
             /// In all else this is [`run`](Self::run). The error of the future is of any type that an
             /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
@@ -121,9 +122,9 @@ macro_rules! runs {
             /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. If the lock is
             /// busy, the call does not wait: it drops the future without polling it, and returns `None`.
             ///
-            /// Use it for many pieces of work that several processes go through at the same time, each of which one of
-            /// them is to do: a process that finds one busy goes on to the next. With [`run`](Self::run), it would wait
-            /// behind the process that is ahead of it, for one piece after the other.
+            /// Use it if several processes go through the same pieces of work, and one of them is to do each piece. A
+            /// process that finds a piece busy goes on to the next. With [`run`](Self::run), it would wait behind the
+            /// process ahead of it, for one piece after the other.
             ///
             /// In all else this is [`run`](Self::run). The error of the future is of any type that an
             /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.

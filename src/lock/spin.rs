@@ -5,20 +5,22 @@ use super::methods::methods;
 use crate::backoff::Backoff;
 use crate::hold::guard::LockGuard;
 
-/// A lock whose waiters ask again after pauses instead of listening for messages: on the wire Redisson's `RSpinLock`.
+/// A lock whose waiters ask again after pauses instead of listening for messages; wire-compatible with Redisson's
+/// `RSpinLock`.
 ///
 /// Created by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
-/// messages: it subscribes to nothing, and publishes nothing while no other process stands in line. It excludes a
-/// reentrant, fair or fenced lock of the same name, and they exclude it. But the waiters of a fair lock, and Redisson's,
-/// are not told when a spin lock is released; they find out at the end of its lease or after their
+/// messages: it subscribes to nothing, and publishes nothing while no other process has a place in the turn order. It
+/// excludes a reentrant, fair or fenced lock of the same name, and they exclude it. But the waiters of a fair lock, and
+/// Redisson's, are not told when a spin lock is released; they find out at the end of its lease or after their
 /// [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it behind a proxy that does not pass messages on, and in very large clusters, where each message goes to every
 /// node. Otherwise use a [`ReentrantLock`](crate::ReentrantLock): its waiters are woken within a round trip or two and
-/// send no requests until then. Between processes a waiter of a spin lock is overtaken for a second; from then on it
-/// stands in line with the others, unless its [`backoff`](Self::backoff) has pauses of more than a second.
+/// send no requests until then. For its first second, a waiter of a spin lock is overtaken by waiters of other
+/// processes. After that, it has a place in the turn order, unless its [`backoff`](Self::backoff) has pauses of more
+/// than a second.
 ///
 /// # Guarantee and limit
 ///

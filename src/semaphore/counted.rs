@@ -10,12 +10,12 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share: on the wire Redisson's `RSemaphore`.
+/// A number of permits that all processes share; wire-compatible with Redisson's `RSemaphore`.
 ///
 /// Created by [`Client::semaphore`](crate::Client::semaphore). One client [sets](Self::try_set_permits) the number of
 /// permits; at most that many are out at any time.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it to limit how many callers do something at the same time, where permits that are lost in a crash can be
 /// restored by hand ([`release`](Self::release)): the permits of a process that was killed stay taken. Where that is
@@ -24,7 +24,7 @@ use crate::session::undo::Undo;
 ///
 /// # Guarantee and limit
 ///
-/// At no time are more permits out than the semaphore has, and each permit is released once, even if this client had to
+/// The semaphore never hands out more permits than it has, and each permit is released once, even if this client had to
 /// send a request several times. A call that is dropped, cut off or answered late leaves no permit taken, provided that
 /// the server comes back within an hour. Within one process, permits are granted in order of arrival, and a call that
 /// waits for many permits is not starved by calls that want one. Between processes there is no order. A waiter is woken
@@ -38,7 +38,8 @@ use crate::session::undo::Undo;
 ///
 /// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
 /// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. If the connection broke
-/// before a call was answered, a key by which a copy of the call is known may remain for two minutes. Java ignores both.
+/// before a call was answered, a key by which the server recognizes a repeated call may remain for two minutes. Java
+/// ignores both keys.
 ///
 /// # Examples
 ///
@@ -60,8 +61,8 @@ pub struct Semaphore(pub(crate) Pool);
 methods!(Semaphore, SemaphorePermit, "semaphore");
 
 impl Semaphore {
-    /// Adds `permits` free permits, to release those that have no [`SemaphorePermit`] any more: forgotten ones, or
-    /// those of a process that has crashed. If the number of permits was never set, this sets it.
+    /// Adds `permits` free permits. Use it to release permits that no longer have a [`SemaphorePermit`]: forgotten
+    /// ones, or those of a process that has crashed. If the number of permits was never set, this sets it.
     ///
     /// # Errors
     ///

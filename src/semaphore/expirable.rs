@@ -13,14 +13,14 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share, each with an id and a lease: on the wire Redisson's
+/// A number of permits that all processes share, each with an id and a lease; wire-compatible with Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
 /// Created by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
 /// [`Semaphore`](crate::semaphore::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if their holder
 /// has crashed. Any client that knows the id of a permit can release it.
 ///
-/// # When to use it, and when another
+/// # When to use it, and when to use another
 ///
 /// Use it to limit how many callers do something at the same time, for a duration that is known beforehand or that the
 /// holder [extends](ExpirablePermit::extend). If permits that are lost in a crash can be restored by hand, a

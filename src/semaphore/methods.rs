@@ -60,7 +60,7 @@ macro_rules! methods {
             /// Sets the number of permits, at most 2³¹ − 1, which are all free at first. Returns `false` and changes
             /// nothing if the number was set before.
             ///
-            /// Until it is set there are none, and calls wait for them; with
+            /// Until the number is set, there are no permits, and calls wait for them. With
             /// [`long_wait`](crate::ClientBuilder::long_wait), a warning says so.
             ///
             /// # Errors
@@ -308,7 +308,7 @@ macro_rules! methods {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// Returns the number of free permits: 0 if it was never set, and less than 0 if
+            /// Returns the number of free permits. It is 0 if the number was never set, and less than 0 if
             /// [`add_permits`](Self::add_permits) removed more permits than were free.
             ///
             /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
