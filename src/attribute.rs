@@ -17,8 +17,8 @@
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 ///
-/// The generated code does what you would write by hand, and leaves out none of it: `lock.lock().await?`, then the body
-/// in [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
+/// The generated code does what you would write by hand: `lock.lock().await?`, then the body in
+/// [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
 ///
 /// # When to use it, and when to use another
 ///
@@ -49,9 +49,10 @@
 ///
 /// # With `async_trait`
 ///
-/// The attribute works on the methods of a trait or an `impl` below `#[async_trait]`, which turns each async function
-/// into one that returns a `Pin<Box<dyn Future<..>>>`, and leaves this attribute the work on that. Nothing is written
-/// differently: `self` is `self`, also in the arguments. Below `#[async_trait(?Send)]` the future need not be `Send`.
+/// The attribute works on the methods of a trait or an `impl` below `#[async_trait]`. `async_trait` turns each async
+/// function into one that returns a `Pin<Box<dyn Future<..>>>`, and this attribute then works on that function. You
+/// write nothing differently: `self` is `self`, also in the arguments. Below `#[async_trait(?Send)]` the future need
+/// not be `Send`.
 ///
 /// ```
 /// # redlatch_testkit::doc(async |url| {
@@ -103,8 +104,8 @@
 /// kind, and also:
 ///
 /// - [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was lost. If this happens while the body runs, the body is
-///   dropped where it stands. If only the release detects it, the body has already run to its end and returned `Ok`;
-///   that value is replaced, since the work may have overlapped with another owner's.
+///   dropped at an await. If only the release detects it, the body has already run to its end and returned `Ok`; that
+///   value is replaced, since the work may have overlapped with another owner's.
 /// - [`Timeout`](crate::ErrorKind::Timeout) or [`Backend`](crate::ErrorKind::Backend) if the body returned `Ok` and the
 ///   release was then not answered or was refused. The release is tried again in the background.
 ///

@@ -219,8 +219,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the longest time after which a waiter asks the server although no message arrived, in case a message was
-    /// lost or the holder publishes none. From 10 ms to a day; 5 seconds by default.
+    /// Sets how long a waiter waits for a message before it asks the server again, in case a message was lost or the
+    /// holder publishes none. From 10 ms to a day; 5 seconds by default.
     ///
     /// # Examples
     ///
@@ -322,15 +322,16 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a label that tells people who the client is, for example the service and the host. By default it is `host/pid`:
-    /// the name of the host, without its domain and of a long name the end, and the process id.
+    /// Sets a label that tells people who the client is, for example the service and the host. By default it is
+    /// `host/pid`: the name of the host, without its domain, and the process id. Of a long host name, only the end is
+    /// kept.
     ///
-    /// It stands before each owner that people are shown, in logs, in errors and by the command `redlatch`, and every
-    /// process sees it in [`Holder::label`](crate::Holder::label). Connections have it in their names. It is no part of
-    /// the owner field that Redisson knows, but of a field next to that.
+    /// Logs, errors and the command `redlatch` show it before each owner, and every process sees it in
+    /// [`Holder::label`](crate::Holder::label). The names of connections contain it. It is not part of the owner field
+    /// that Redisson knows, but of a field next to that one.
     ///
-    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_`, `-` and `/`. It need not be unique. With
-    /// more than 26, a lock that is held takes up 368 bytes on the server instead of 208.
+    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_`, `-` and `/`. It need not be unique.
+    /// With a label of more than 26 characters, a lock that is held takes up 368 bytes on the server instead of 208.
     ///
     /// # Examples
     ///
@@ -352,9 +353,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds the label `name` to the [metrics](crate::metrics) of the locks, semaphores and latches with these names: whole
-    /// ones, with their prefix. By default the metrics of all names are added up, since a name often contains an id, and
-    /// each of them would make series of its own. Called again, it adds names.
+    /// Adds the label `name` to the [metrics](crate::metrics) of the locks, semaphores and latches with these names,
+    /// given in full, with their prefix. By default, the metrics of all names are added up: a name often contains an
+    /// id, and each id would make series of its own. Another call adds more names.
     ///
     /// # Examples
     ///
@@ -381,8 +382,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets who owns a lock if neither the handle nor a [`scope`](crate::Owner::scope) says it: by default the current
-    /// task, or each call by itself.
+    /// Sets who owns a lock if neither the handle nor a [`scope`](crate::Owner::scope) names an owner: the current
+    /// task, which is the default, or each call by itself.
     ///
     /// # Examples
     ///
@@ -403,7 +404,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Builds the client and runs `body`; then closes the client, whatever `body` returned. See [`Client::with`].
+    /// Builds the client, runs `body`, and closes the client, whatever `body` returned. See [`Client::with`].
     ///
     /// # Errors
     ///

@@ -26,41 +26,42 @@ use crate::options::{LeaseTime, SHORTEST_LEASE};
 use crate::outage::Outage;
 use crate::owner::Owner;
 
-/// A job that several processes start at about the same time, and that runs on one of them: ShedLock's
+/// A job that several processes start at about the same time, and that runs on one of them, like ShedLock's
 /// `@SchedulerLock`.
 ///
 /// Created by [`Client::job`](crate::Client::job). Each process calls [`execute`](Self::execute) when its timer goes
-/// off. The first one runs the job; the others are told that somebody else has it.
+/// off. The first one runs the job; the others get `None`.
 ///
 /// # When to use it, and when to use another
 ///
 /// Use it for jobs that end: a nightly report, an hourly clean-up. For work that goes on for as long as there are
-/// processes, use an [`Election`](crate::leader::Election). If the same job must never run twice, record that it ran where its
-/// results are, by a unique key for each period; this type then spares the attempts.
+/// processes, use an [`Election`](crate::leader::Election). If a job must never run twice, record that it ran in the
+/// store of its results, by a unique key for each period. A `Job` then only saves attempts.
 ///
 /// # Guarantee and limit
 ///
-/// The job is protected by a [`FencedLock`](crate::FencedLock) of the same name, with everything that this one promises
-/// and does not promise. How long the lock is kept depends on how the job ends:
+/// A [`FencedLock`](crate::FencedLock) of the same name protects the job, with the guarantee and limit of that lock.
+/// How long the lock is kept depends on how the job ends:
 ///
 /// | the job | the lock |
 /// |---|---|
 /// | succeeds, within the period | is kept until `within` has passed since the job was begun, by the server's clock; then it is free by itself, whatever became of this process |
 /// | takes longer than that | is renewed all the while, for at most [`max_hold`](crate::ClientBuilder::max_hold) if that is set, and released at the end |
 /// | returns `Err`, panics, or is dropped | is released at once, so that another process may run the job |
-/// | loses its lease | is another's, or free; the job is dropped, and `execute` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
+/// | loses its lease | is free, or another owner holds it; the job is dropped, and `execute` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
 /// | dies with its process | is free within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default |
 ///
 /// So a fast job does not run again on a process whose clock is late by less than `within`: no two clocks are compared.
-/// Choose `within` longer than the processes are apart, and shorter than the period, so that the lock is free when the
-/// next run is due.
+/// Choose `within` longer than the clocks of the processes differ, and shorter than the period, so that the lock is
+/// free when the next run is due.
 ///
-/// A process that dies between the end of its job and the server's answer to that, about a round trip later, counts as
-/// one that died during the job: another process may run it again after the lease. If the server is away when the job
-/// ends, this process goes on telling it until `within` has passed, in the background after one lease, and releases
-/// nothing. Only if another process reaches the server first, after the lease has ended there, does the job run twice.
-/// The same holds if the server forgets the lock, as in a restart without its data, and if this process is paused just
-/// before its job ends: a job that has ended counts as one that succeeded, and a warning is logged.
+/// When its job ends, a process reports this to the server, which takes about a round trip. A process that dies before
+/// the server has answered counts as one that died during the job: another process may run the job again after the
+/// lease. If the server cannot be reached when the job ends, this process keeps reporting the end until `within` has
+/// passed, in the background after one lease, and releases nothing. The job runs twice only if another process reaches
+/// the server first, after the lease has ended there. The same holds if the server forgets the lock, as in a restart
+/// without its data, and if this process is paused just before its job ends: a job that has ended counts as one that
+/// succeeded, and a warning is logged.
 ///
 /// # Examples
 ///
@@ -118,12 +119,13 @@ impl Job {
     }
 
     /// Runs the job, unless another process runs it, or ran it `within` the time of this handle. Returns `Some` with
-    /// what the job returned if it ran here, and `None` if another one has it.
+    /// what the job returned if it ran here, and `None` if another process runs it or ran it.
     ///
-    /// The call makes one attempt, and does not wait for the other process. The job is given its [`Execution`]. Its error is
-    /// of any type that an [`Error`] converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+    /// The call makes one attempt, and does not wait for the other process. It passes an [`Execution`] to the job. The
+    /// job's error can be any type that an [`Error`] converts into, such as `Box<dyn std::error::Error>` or
+    /// `anyhow::Error`.
     ///
-    /// Do not close the client before the call has returned: that counts as the death of the process.
+    /// Do not close the client before the call has returned: that counts as if the process had died.
     ///
     /// # Errors
     ///
@@ -132,7 +134,8 @@ impl Job {
     /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name cannot work, or `within` is below 50 ms or above 100
     ///   years; nothing was sent.
     /// - [`Backend`](crate::ErrorKind::Backend), [`Timeout`](crate::ErrorKind::Timeout): the server could not be
-    ///   reached, did not answer or refused, and the job was not begun. Once the job has succeeded, that is no error.
+    ///   reached, did not answer or refused, and the job was not begun. Once the job has succeeded, these are no
+    ///   errors.
     /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lease was lost while the job ran, or before it could begin. The
     ///   job was dropped, and may be half done.
     /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
@@ -237,8 +240,8 @@ impl fmt::Debug for Execution {
 impl Execution {
     /// Returns the fencing token of this run, which is higher than those of all earlier runs of the job.
     ///
-    /// A store that remembers the highest token that it has seen, and refuses a lower one, is safe from a run that was
-    /// paused for longer than its lease, and continues after another one.
+    /// A store that remembers the highest token and refuses lower ones is safe from a run that was paused for longer
+    /// than its lease, and continues after another run.
     ///
     /// # Examples
     ///

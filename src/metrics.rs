@@ -2,10 +2,10 @@
 //! `metrics`.
 //!
 //! Install a recorder, for example that of `metrics-exporter-prometheus`, **before** a client connects: a client
-//! registers everything below once, with the recorder that is installed when [`Client::connect`](crate::Client::connect)
-//! or [`ClientBuilder::build`](crate::ClientBuilder::build) is called, and goes on with that one. A client that
-//! connects without a recorder records nothing, for good. [`Client::stats`](crate::Client::stats) has most of the numbers
-//! without any recorder.
+//! registers everything below once, with the recorder that is installed when
+//! [`Client::connect`](crate::Client::connect) or [`ClientBuilder::build`](crate::ClientBuilder::build) is called, and
+//! keeps using that recorder. A client that connects without a recorder never records anything.
+//! [`Client::stats`](crate::Client::stats) has most of the numbers without any recorder.
 //!
 //! | name | kind | labels | what it is |
 //! |---|---|---|---|
@@ -35,9 +35,9 @@
 //! # Labels
 //!
 //! The **name of a lock is no label**, since names often contain an id, and each of them would be a series of its own.
-//! For the few whose names are fixed, [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name) adds the
-//! label `name` to the metrics with a `kind` and to `redlatch_lost_total`. If the client has a
-//! [label](crate::ClientBuilder::label), all of its metrics have that as the label `client`.
+//! For the few locks whose names are fixed, [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name)
+//! adds the label `name` to the metrics with a `kind` and to `redlatch_lost_total`. If the client has a
+//! [label](crate::ClientBuilder::label), all of its metrics have the label `client` with that text.
 //!
 //! # Cost
 //!

@@ -53,8 +53,8 @@ enum Repr {
 }
 
 impl Owner {
-    /// Returns the owner of the innermost [`scope`](Self::scope), or outside of all scopes that of the current tokio
-    /// task, or outside a task that of the current thread.
+    /// Returns the current owner: that of the innermost [`scope`](Self::scope), or outside of all scopes that of the
+    /// current tokio task, or outside a task that of the current thread.
     ///
     /// tokio may give the id of a finished task to a new one. The new task does not get a hold that the finished one
     /// has left behind, since a hold is recognized by its acquisition id.
@@ -87,10 +87,10 @@ impl Owner {
     /// Makes the calls of a future act for this owner, on every lock whose handle has no owner of its own.
     ///
     /// The client's [`Owners`] do not matter in a scope. Futures that the future awaits are in the scope too, and tasks
-    /// that it spawns are not. To pass the owner on to a
-    /// task, as to a child that works for a holder, give that task a scope with [`Owner::current`]. A task whose owner is
-    /// another one waits for what its parent holds, and if the parent waits for the task, neither ever ends; the log has a
-    /// warning after one lease, which [`pitfalls`](crate::pitfalls#a-child-that-waits-for-its-parent) describes.
+    /// that it spawns are not. To pass the owner on to a task, such as a child that works for a holder, give that task
+    /// a scope with [`Owner::current`]. A task with another owner waits for what its parent holds. If the parent waits
+    /// for the task, they deadlock, and the client logs a warning after one lease, which
+    /// [`pitfalls`](crate::pitfalls#a-child-that-waits-for-its-parent) describes.
     ///
     /// # Cancel safety
     ///
@@ -150,11 +150,11 @@ impl Owner {
         Self(Repr::Numbered(unique_number()))
     }
 
-    /// Returns an owner that differs from all others, as [`unique`](Self::unique) does, and that people are shown with this
-    /// text, as in `unique 5 (request 7)`. Of the text, 64 bytes are kept.
+    /// Returns an owner that differs from all others, as [`unique`](Self::unique) does. People are shown this text with
+    /// it, as in `unique 5 (request 7)`. At most 64 bytes of the text are kept.
     ///
-    /// Two owners with the same text are still two, and exclude each other. On the server, the owner is a number like any
-    /// other: logs tell which text it has. For an owner that other processes know by its text, use
+    /// Two owners with the same text are still two owners, and exclude each other. On the server, the owner is only a
+    /// number. Logs show the text that belongs to it. For an owner that other processes know by its text, use
     /// [`named`](Self::named).
     ///
     /// # Examples
@@ -239,7 +239,7 @@ impl Owner {
     }
 }
 
-/// Who owns a lock if neither the handle nor a scope says it. Set by
+/// Who owns a lock if neither the handle nor a scope names an owner. Set by
 /// [`ClientBuilder::owners`](crate::ClientBuilder::owners).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -248,9 +248,9 @@ pub enum Owners {
     #[default]
     Task,
     /// Each call is an owner of its own, as with tokio's `Mutex`: branches of one task exclude each other, and a nested
-    /// call waits for the outer one without end, unless that is a [`run`](crate::ReentrantLock::run). Whoever holds a
-    /// lock, no call has: `is_held`, `hold_count`, `unlock` and `adopt` of a handle find nothing, and guards do it all.
-    /// In a [`scope`](Owner::scope), its owner counts.
+    /// call waits for the outer one without end, unless that is a [`run`](crate::ReentrantLock::run). A later call is
+    /// never the owner of a hold: `is_held`, `hold_count`, `unlock` and `adopt` of a handle find nothing, so use the
+    /// guard. In a [`scope`](Owner::scope), calls act for the owner of the scope.
     Call,
 }
 

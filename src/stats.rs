@@ -142,8 +142,8 @@ stats! {
     /// closed. The numbers of one snapshot are read one after the other, while calls go on, so they may differ by calls
     /// that were on their way.
     ///
-    /// To count costs a few atomic additions for each call, and no request. Another way to the same numbers, with
-    /// histograms, is the feature `metrics`.
+    /// Counting costs a few atomic additions for each call, and no request. The feature `metrics` exports the same
+    /// numbers, with histograms.
     ///
     /// # Examples
     ///
@@ -208,9 +208,9 @@ stats! {
 numbers! {
     /// The numbers of one kind of lock, semaphore or latch.
     ///
-    /// A call is counted from its first poll until it ends, once, however often it asks the server: as `waiting` until
-    /// then, and by its outcome after that. The members of a [`MultiLock`](crate::MultiLock) are counted as one call
-    /// each, by their own kinds; all of them end as the call for the set does.
+    /// Each call is counted once, however often it asks the server: as `waiting` from its first poll until it ends, and
+    /// by its outcome after that. The members of a [`MultiLock`](crate::MultiLock) are counted as one call each, by
+    /// their own kinds; all of them end as the call for the set does.
     KindStats counted by KindNumbers {
         /// How many are held now: owners that hold a lock, however many levels each of them has, or permits. What was
         /// left to its owner by [`detach`](crate::LockGuard::detach) counts until its lease ends. A permit with a lease
@@ -278,8 +278,8 @@ numbers! {
         /// How many holds were not renewed since the request for them failed or was not answered in time. Each is tried
         /// again before its lease ends.
         failed: u64 = Count(RENEWALS, "outcome", "failed"),
-        /// The longest that a renewal was sent later than it was due. If this comes near a third of a lease, the
-        /// runtime is too busy to keep its locks.
+        /// The longest delay of a renewal, from when it was due until it was sent. If this comes near a third of a
+        /// lease, the runtime is too busy to keep its locks.
         worst_lag: Duration = Longest((
             "redlatch_renewal_lag_seconds",
             Unit::Seconds,

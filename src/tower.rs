@@ -14,10 +14,10 @@ use crate::scope::{self, Scoped};
 /// A [tower](https://docs.rs/tower) layer that gives every request an owner of its own. Requires the feature `tower`.
 ///
 /// Without it, the owner of a lock is the tokio task, and a server may handle several requests in one task: HTTP/1.1
-/// servers run all requests of a keep-alive connection in the task of that connection. If a handler keeps a guard when it
-/// returns, for example in a map of sessions, the next request on that connection then acquires the lock *again* instead
-/// of finding it busy. Over HTTP/2, where each request is a task, it finds the lock busy. With this layer, each request
-/// is an owner of its own whatever carries it.
+/// servers run all requests of a keep-alive connection in the task of that connection. If a handler keeps a guard when
+/// it returns, for example in a map of sessions, the next request on that connection then acquires the lock *again*
+/// instead of finding it busy. Over HTTP/2, where each request is a task, the next request finds the lock busy. With
+/// this layer, each request has an owner of its own, whatever carries the request.
 ///
 /// Calls of a handler on any client act for the owner of its request, except on handles with an owner of their own
 /// ([`owned_by`](crate::ReentrantLock::owned_by)) and in the body of a [`run`](crate::ReentrantLock::run). Tasks that the
@@ -25,7 +25,7 @@ use crate::scope::{self, Scoped};
 ///
 /// # Owners that people can read
 ///
-/// With [`header`](Self::header) the owner is shown with the id of the request, in the logs and errors of this process.
+/// With [`header`](Self::header), the logs and errors of this process show the owner with the id of the request.
 /// [`by`](Self::by) makes any owner from the request.
 ///
 /// # Examples
@@ -81,9 +81,9 @@ impl OwnerLayer {
     /// `unique 5 (3f2a-77)`: an [`Owner::labelled`]. For a request without the header, or with a value that is not text,
     /// it is an [`Owner::unique`].
     ///
-    /// Two requests with the same value are still two owners, which exclude each other: a caller that repeats a request
-    /// under the same id, while the first one is still at work, does not get into the lock of that one. To have requests
-    /// with one id share what they hold, in several services too, name the owner: see [`by`](Self::by).
+    /// Two requests with the same value are still two owners, which exclude each other. If a caller repeats a request
+    /// under the same id while the first one still runs, the second one does not re-enter the locks of the first. To
+    /// have requests with one id share what they hold, even in several services, name the owner: see [`by`](Self::by).
     ///
     /// # Examples
     ///
@@ -122,9 +122,9 @@ impl OwnerLayer {
     /// Returns a layer that gives each request the owner that this function makes from it.
     ///
     /// With an [`Owner::named`], requests of one name **share** what they hold, in this process and in others: each of
-    /// them gets into the locks of the other. Use that only if nobody else can choose the name, and if two requests with
-    /// one name never are at work at the same time without knowing of each other; a client that repeats a request with
-    /// its id does just that.
+    /// them re-enters the locks of the others. Use that only if nobody else can choose the name, and if no two requests
+    /// with one name run at the same time without knowing of each other. A client that repeats a request under its id
+    /// breaks this rule.
     ///
     /// # Examples
     ///
@@ -157,7 +157,7 @@ impl<O> fmt::Debug for OwnerLayer<O> {
     }
 }
 
-/// Makes the owner of a request: a [`UniqueOwner`], a [`HeaderOwner`], or a function. What an [`OwnerLayer`] has.
+/// Makes the owner of a request, for an [`OwnerLayer`]. Implemented by [`UniqueOwner`], [`HeaderOwner`] and functions.
 pub trait RequestOwner<R> {
     /// Returns the owner that the calls for this request act for.
     fn owner(&self, request: &R) -> Owner;

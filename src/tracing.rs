@@ -12,23 +12,23 @@
 //!
 //! | event | level | fields | when |
 //! |---|---|---|---|
-//! | `lost` | warn, debug | `lock`, `owner`, `reason`, `token` | A held lock was lost; `reason` is the name of a [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
+//! | `lost` | warn, debug | `lock`, `owner`, `reason`, `token` | A held lock was lost; `reason` is the name of a [`LossReason`](crate::LossReason). Of the locks that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
 //! | `lost more` | warn | `lost`, `locks` | Several locks were lost within a second and without an outage: how many, and the first names. |
 //! | `outage` | warn | `server`, `held`, `locks`, `error` | A server did not answer a request within [`command_timeout`](crate::ClientBuilder::command_timeout), could not be reached for that long, or has become a replica. Logged once for each outage, with the number of locks that this client holds there and the first names. |
-//! | `outage is over` | warn | `server`, `lasted`, `silences`, `lost`, `locks` | The server has answered again for a second: for how long and how often it did not, and which locks were lost. If its outages follow each other within a minute, it has to answer for twice as long each time, and a minute at most: what happens meanwhile is one outage. |
+//! | `outage is over` | warn | `server`, `lasted`, `silences`, `lost`, `locks` | The server has answered again for a second. The fields say for how long and how often it did not answer, and which locks were lost. If outages follow each other within a minute, the server has to answer for twice as long each time, up to a minute, before the outage is over. |
 //! | `renewal failed` | warn, debug | `holds`, `round`, `after`, `error`, `untold` | A server refuses to renew or to check leases; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `messages may not arrive` | warn, debug | `server`, `error`, `untold` | Waiters ask every second, since the connection for messages is broken; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `long wait` | warn | `lock`, `owner`, `waited`, `held_by` | A call waits for longer than [`long_wait`](crate::ClientBuilder::long_wait). `held_by` is the owner that has the lock in this process, if there is one. |
-//! | `no permits were set, call try_set_permits` | warn | `semaphore`, `waited` | A call has waited for permits for longer than [`long_wait`](crate::ClientBuilder::long_wait), and nobody has set their number. Once for each call, of those that wait in one process for the first one only. |
+//! | `no permits were set, call try_set_permits` | warn | `semaphore`, `waited` | A call has waited for permits for longer than [`long_wait`](crate::ClientBuilder::long_wait), and nobody has set their number. Logged once for each call; of the calls that wait in one process, only for the first. |
 //! | `login not renewed` | warn | `server`, `error`, `untold` | A connection is to log in again, since its [login](crate::config::Login::valid_for) ends, and that has failed: the connection is kept, and the client tries again. |
-//! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning; `pause` is in the others only. |
+//! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several such events in a row, the first is a warning; only the others have `pause`. |
 //! | `reconnected` | info | `server`, `untold` | There is a new connection for commands to a server, at most once a second. |
 //! | `resubscribing` | info, debug | `channels`, `untold` | Channels are subscribed to on a new connection. |
-//! | `leads` | info | `lock`, `label`, `token` | A candidate leads from now on, by an [`Election`](crate::leader::Election): with the fencing token of its term. |
-//! | `deposed` | info | `lock`, `label`, `token`, `reason` | A leader lost its term; told next to `lost`. One that steps down, or whose client is closed, is not deposed. |
+//! | `leads` | info | `lock`, `label`, `token` | A candidate of an [`Election`](crate::leader::Election) leads from now on. `token` is the fencing token of its term. |
+//! | `deposed` | info | `lock`, `label`, `token`, `reason` | A leader lost its term; logged next to `lost`. A leader that steps down, or whose client is closed, is not deposed. |
 //! | `follows` | info | `lock`, `label`, `leader` | A candidate waits, and `leader` leads: once for each leader. |
 //! | `adopted` | info | `lock`, `owner`, `label`, `token` | A call of [`adopt`](crate::ReentrantLock::adopt) has a guard for a level of this owner, which may have been another process's. |
-//! | `released by force` | info | `lock`, `label` | A call of this client released a lock, whoever held it. The client of the holder tells `lost`. |
+//! | `released by force` | info | `lock`, `label` | A call of this client released a lock, whoever held it. The client of the holder logs `lost`. |
 //! | `acquired` | debug | `waited` | A call got its lock, in the span `acquire`; not for a re-entry, nor for a reader that joins others of its process. |
 //! | `busy` | debug | `lock`, `owner`, `held_by` | The lock was busy until the limit of the call; the call returns `None`. |
 //! | `unlocked` | debug | `lock`, `owner`, `held` | The last level of a lock was given back here, by `unlock` or by a drop: for how long it was held. |
@@ -41,8 +41,8 @@
 //! More warnings have targets below `redlatch::`, and texts of their own:
 //!
 //! - Once for each server: its user may not publish, or may not subscribe, and what to grant.
-//! - A call has waited for a whole lease for another owner of its client, which may be waiting for that call: with
-//!   `lock`, `owner`, `holder` and `waited`. Once for each hold, and at most once a minute; see
+//! - A call has waited for a whole lease for another owner of its client, which may be waiting for that call. The
+//!   fields are `lock`, `owner`, `holder` and `waited`. Logged once for each hold, and at most once a minute; see
 //!   [`pitfalls`](crate::pitfalls).
 //! - A [`Job`](crate::job::Job) has run, and the server could not be told.
 //! - A client was closed while releases were unanswered; these locks end with their leases.
@@ -57,4 +57,5 @@
 //! # How many
 //!
 //! The number of lines at `info` and above does not depend on the number of locks: an outage in which a thousand locks
-//! are lost is told by a handful. What somebody did is a line each: a term of an election, an adoption, a release by force. Closing a client in good order, and the end of its runtime, warn of nothing.
+//! are lost takes a handful of lines. Each deliberate act has a line of its own: a term of an election, an adoption, a
+//! release by force. A client that is closed, or whose runtime ends, logs no warning for that.

@@ -115,8 +115,7 @@ impl Listing {
 
     /// Returns the next lock, or what could not be read in its place. Returns `None` at the end.
     ///
-    /// What could not be read keeps nothing else from being listed: not a key that this user may not read, and not a
-    /// server that is away.
+    /// A key that this user may not read, or a server that is away, does not keep anything else from being listed.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature `unstable-admin`.
 //!
 //! [`Client::admin`](crate::Client::admin) is the way in. What it returns was true at some time while the server was
-//! asked, and nothing here holds a lock: to act on what a lock protects, acquire it.
+//! asked. Nothing here holds a lock: before you act on what a lock protects, acquire the lock.
 //!
 //! The command `redlatch` shows all of this in a shell.
 
@@ -39,7 +39,7 @@ pub use rights::MissingRights;
 pub use server::ServerReport;
 pub use watch::LockWatch;
 
-/// Looks at the locks of all processes, and at the servers. Returned by [`Client::admin`](crate::Client::admin).
+/// A view of the locks of all processes, and of the servers. Returned by [`Client::admin`](crate::Client::admin).
 ///
 /// # Examples
 ///
@@ -160,8 +160,7 @@ impl Admin {
         self.read(name).await
     }
 
-    /// Releases a lock if it is still held by those who held it when it was inspected, and by nobody else. Returns
-    /// `false` if it is not.
+    /// Releases a lock if exactly those who held it when it was inspected still hold it. Returns `false` otherwise.
     ///
     /// Otherwise the same as `force_unlock` of each kind of lock, such as
     /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock), with its dangers: the holders are not asked.
@@ -235,7 +234,7 @@ impl Admin {
         Ok(is_released)
     }
 
-    /// Returns a watch on the messages of a lock: whoever looks again at each of them sees releases early.
+    /// Returns a watch on the messages of a lock. To see releases early, look at the lock again at each message.
     ///
     /// # Errors
     ///
@@ -255,8 +254,8 @@ impl Admin {
         Ok(LockWatch::new(&self.client.hub, &name, &sides))
     }
 
-    /// Returns what each server says of itself: of each primary with slots, in a cluster. A server that cannot be asked
-    /// is [`Unread`], which keeps no other from being asked. What a server refuses to tell is `None` in its report.
+    /// Returns what each server says of itself; in a cluster, what each primary with slots says. A server that cannot
+    /// be asked is [`Unread`], and the others are still asked. What a server refuses to tell is `None` in its report.
     ///
     /// # Errors
     ///

@@ -7,13 +7,14 @@ use crate::config::FredClient;
 use crate::config::RedisClient;
 
 impl ClientBuilder {
-    /// Connects where a client of fred does, and as whom. Replaces a [`url`](Self::url) or [`config`](Self::config) that
-    /// was set before. What cannot be used is reported by [`build`](Self::build). Requires the feature `fred-10`.
+    /// Connects to the same servers and as the same user as a client of fred. Replaces a [`url`](Self::url) or
+    /// [`config`](Self::config) that was set before. [`build`](Self::build) reports a setting that cannot be used.
+    /// Requires the feature `fred-10`.
     ///
-    /// It is read once, and may be closed or dropped then. The locks have connections of their own, so they do not notice
-    /// what the client of fred does: the page
-    /// [why our own connection](https://github.com/redlatch/redlatch/blob/HEAD/docs/why-our-own-connection.md) says why.
-    /// [`Config::from_fred`](crate::Config::from_fred) is for what is to differ.
+    /// The client of fred is read once, and may then be closed or dropped. The locks have connections of their own, so
+    /// whatever the client of fred does, they do not notice: the page [why our own
+    /// connection](https://github.com/redlatch/redlatch/blob/HEAD/docs/why-our-own-connection.md) says why. To change a
+    /// setting, use [`Config::from_fred`](crate::Config::from_fred).
     ///
     /// | of fred | |
     /// |---|---|
@@ -54,11 +55,12 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects where a client of redis-rs does, and as whom. Replaces a [`url`](Self::url) or [`config`](Self::config)
-    /// that was set before. What cannot be used is reported by [`build`](Self::build). Requires the feature `redis-1`.
+    /// Connects to the same servers and as the same user as a client of redis-rs. Replaces a [`url`](Self::url) or
+    /// [`config`](Self::config) that was set before. [`build`](Self::build) reports a setting that cannot be used.
+    /// Requires the feature `redis-1`.
     ///
-    /// It is read once, and may be dropped then. The locks have connections of their own.
-    /// [`Config::from_redis`](crate::Config::from_redis) is for what is to differ.
+    /// The client of redis-rs is read once, and may then be dropped. The locks have connections of their own. To change
+    /// a setting, use [`Config::from_redis`](crate::Config::from_redis).
     ///
     /// | of redis-rs | |
     /// |---|---|

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::ClientBuilder;
 
 impl ClientBuilder {
-    /// Sets after which time a call that still waits for a lock is told of, by a warning `long wait` that names the
-    /// lock, the owner that waits and the owner that has the lock, if that is in this process. Once for each call. A call
-    /// that waits for permits is told of only if nobody has set their number. By default no call is told of. At least
-    /// 1 ms.
+    /// Sets how long a call waits for a lock before the client logs the warning `long wait`, once for each call. The
+    /// warning names the lock, the owner that waits and, if it is in this process, the owner that has the lock. For a
+    /// call that waits for permits, there is a warning only if nobody has set their number. By default, there is no
+    /// such warning. At least 1 ms.
     ///
     /// Use it to find tasks that wait for each other, or for a holder that hangs. See [`tracing`](crate::tracing) for
     /// all events.
@@ -30,9 +30,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether each hold of a lock has a span, `hold`, at the level info, from its grant to its end; by default
-    /// not. It costs an allocation for each hold, even if no subscriber records it. See [`tracing`](crate::tracing) for
-    /// its fields.
+    /// Sets whether each hold of a lock has a span, `hold`, at the level info, from its grant to its end, `false` by
+    /// default. The span costs an allocation for each hold, even if no subscriber records it. See
+    /// [`tracing`](crate::tracing) for its fields.
     ///
     /// # Examples
     ///

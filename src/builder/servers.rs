@@ -55,33 +55,33 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how many replicas must have a lock, and within which time, for its acquisition to count; by default none, and
-    /// the server's own word is enough.
+    /// Sets how many replicas must have a lock, and within which time, before its acquisition succeeds. By default
+    /// none: the server's own answer is enough.
     ///
     /// With this, a call returns once `replicas` replicas have acknowledged the lock. If fewer do `within` this time, the
     /// lock is released and the call fails with [`Backend`](crate::ErrorKind::Backend), which says how many did. It
     /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for leaders
     /// and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
     ///
-    /// It makes it rarer that a failover loses a lock that was just acquired. **It does not prevent that**, nor two
-    /// holders at the same time: a replica that does not have the lock may be promoted, a replica may lose what it has
-    /// acknowledged when it restarts, and the old primary may go on granting locks for a while. Only
-    /// [fencing tokens](crate::FencedLock) or a `RedLock` protect the data in such a case.
+    /// With this setting, a failover more rarely loses a lock that was just acquired. **The setting does not prevent
+    /// such a loss**, nor two holders at the same time: a replica that does not have the lock may be promoted, a
+    /// replica may lose what it has acknowledged when it restarts, and the old primary may go on granting locks for a
+    /// while. Only [fencing tokens](crate::FencedLock) or a `RedLock` protect the data in such a case.
     ///
-    /// - **Once for each lock on the server.** What is passed on within this process, a level more, and a level that is
-    ///   [adopted](crate::ReentrantLock::adopt) do not wait.
-    /// - **Not for renewals**, which are also not waited for. If a failover loses some, the key on the new primary ends
-    ///   earlier than this process believes, by no more than the replica was behind. The holder asks the new primary for
-    ///   its lock as soon as it has connected there.
-    /// - **Time.** The wait is in addition to the limit of the call. It costs a further round trip, and the time that the
-    ///   replicas need. It holds up no other call: it has a connection of its own, and calls that wait at the same time
-    ///   share a request.
+    /// - **Once for each lock on the server.** There is no wait if a lock is passed on within this process, acquired
+    ///   again, or [adopted](crate::ReentrantLock::adopt).
+    /// - **Not for renewals.** If a failover loses some of them, the key on the new primary ends earlier than this
+    ///   process believes, by no more than the replica was behind. The holder asks the new primary for its lock as soon
+    ///   as it has connected there.
+    /// - **Time.** The wait is in addition to the limit of the call. It costs a further round trip, and the time that
+    ///   the replicas need. It delays no other call: the wait has a connection of its own, and calls that wait at the
+    ///   same time share a request.
     /// - **Rights.** The user needs `+wait`, and the right to run scripts. A [`PlainLock`](crate::PlainLock) that goes
     ///   [by transaction](crate::config::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A server in
     ///   memory has no replicas, so nothing can be acquired there.
     ///
     /// The server's own setting `min-replicas-to-write` is another thing: it refuses writes while too few replicas are
-    /// connected, and says nothing of what they have received. `redlatch doctor` tells its value.
+    /// connected, and says nothing about what they have received. `redlatch doctor` shows its value.
     ///
     /// # Examples
     ///

@@ -10,24 +10,25 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Config;
 
-/// Opens the connections of a client: an address in, anything that reads and writes out. Passed to
+/// Opens the connections of a client: turns an address into a stream that can be read and written. Passed to
 /// [`Config::connector`].
 ///
-/// For what lies between a client and its servers: a SOCKS proxy, an SSH tunnel, a service mesh, a simulated network in
-/// a test. Without one, a client resolves the host and connects by TCP, or connects to the unix socket.
+/// Use it if something lies between a client and its servers: a SOCKS proxy, an SSH tunnel, a service mesh, or a
+/// simulated network in a test. Without a connector, a client resolves the host and connects by TCP, or connects to the
+/// unix socket.
 ///
-/// Every connection comes through it: those for commands, for messages and for transactions, to sentinels and to all
-/// servers that a cluster or sentinels name, each time that one is made anew. The rest happens on what it returns: TLS if
-/// it is configured, the login, and the choice of the database. A call that takes longer than
+/// A client opens every connection through it, reconnects included: those for commands, for messages and for
+/// transactions, to sentinels and to all servers that a cluster or sentinels name. The stream then carries TLS, if it
+/// is configured, the login, and the choice of the database. A call that takes longer than
 /// [`connect_timeout`](Config::connect_timeout) is dropped.
 ///
 /// A closure that takes an [`Address`] and returns a future implements it.
 ///
 /// # What a stream has to do
 ///
-/// What is written goes out without further calls, or when the stream is flushed. A dropped stream ends the connection.
-/// A guard that is dropped writes its release at once, also as its runtime ends, so a stream does best to take bytes
-/// without waiting for another task. It may be polled from any thread.
+/// A stream sends what is written without further calls, or when it is flushed. Dropping the stream ends the
+/// connection. A guard that is dropped writes its release at once, even as its runtime ends, so a stream should take
+/// bytes without waiting for another task. It may be polled from any thread.
 ///
 /// # Examples
 ///
@@ -79,12 +80,13 @@ pub trait Connect: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any error counts as a server that is out of reach: it is the reason that callers are given, and the client tries
-    /// again. `ConnectionRefused` says that nobody listens there, so that it tries more often.
+    /// Any error means that the server cannot be reached. Callers get it as the reason, and the client tries again.
+    /// After `ConnectionRefused`, which says that nobody listens there, the client tries more often.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when its time is over, and when the client closes. It then leaves no connection behind.
+    /// The client drops the future when its time is over, and when the client closes. The future must then leave no
+    /// connection behind.
     fn connect(&self, address: Address) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
@@ -166,7 +168,7 @@ impl fmt::Debug for Connector {
 }
 
 impl Config {
-    /// Has all connections opened by this, and not by the network of this machine. [`Connect`] has an example.
+    /// Opens all connections by `connect` instead of the network of this machine. [`Connect`] has an example.
     pub fn connector(mut self, connect: impl Connect) -> Self {
         self.connector = Some(Connector(Arc::new(connect)));
         self

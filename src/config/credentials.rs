@@ -8,30 +8,31 @@ use std::time::Duration;
 
 use crate::config::{Address, Config, Login, Secret};
 
-/// Says as whom to log in, each time that a client connects. Passed to [`Config::credentials`].
+/// Returns the user and password to log in with, each time that a client connects. Passed to [`Config::credentials`].
 ///
 /// For passwords that rotate, and for tokens that are valid for minutes, as the clouds give them out: IAM on AWS, Entra
 /// on Azure. A fixed user and password are set by [`Config::user`] and [`Config::password`].
 ///
-/// It is asked before each connection is made. If the answer says [for how long](Login::valid_for) it is valid, it is
-/// asked again when four fifths of that are over, and the client logs in once more on the connections that it has: calls,
-/// locks and waiters notice nothing. A client has one or two connections to each server, and asks for each of them, so
-/// what is expensive to get should be kept for a while.
+/// The client asks before it makes each connection. If the login says [for how long](Login::valid_for) it is valid, the
+/// client asks again when four fifths of that time are over, and logs in once more on its open connections. Calls,
+/// locks and waiters do not notice. A client has one or two connections to each server, and asks for each of them, so
+/// cache a login that is expensive to get.
 ///
-/// An async closure that returns a [`Login`] implements it. One that captures something is written as a closure that
-/// returns a future, as below.
+/// An async closure that returns a [`Login`] implements it. If the closure captures something, write it as a closure
+/// that returns a future, as below.
 ///
 /// # Errors
 ///
-/// Any error. While there is no connection, calls return it as the reason, so its text must not contain a secret. It
-/// counts as a server that is out of reach: the client tries again. A living connection is kept, and the client asks
-/// again after a second, two, four, up to half a minute; see [`tracing`](mod@crate::tracing) for what it tells of that.
+/// Any error. While there is no connection, calls return it as the reason, so its text must not contain a secret. The
+/// client treats it as a server that cannot be reached, and tries again. If there is a connection, the client keeps it,
+/// and asks again after one second, two, four, and so on, up to half a minute. [`tracing`](mod@crate::tracing)
+/// describes the event that it logs.
 ///
 /// An answer that does not come within [`connect_timeout`](Config::connect_timeout) is an error, and so is a panic.
 ///
 /// # Cancel safety
 ///
-/// The future is dropped when its time is over, and when the client closes.
+/// The client drops the future when its time is over, and when the client closes.
 ///
 /// # Examples
 ///
@@ -62,7 +63,7 @@ use crate::config::{Address, Config, Login, Secret};
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 pub trait Credentials: Send + Sync + 'static {
-    /// Returns as whom to log in now.
+    /// Returns the user and password to log in with now.
     fn login(&self) -> impl Future<Output = Result<Login, Box<dyn StdError + Send + Sync>>> + Send;
 }
 
@@ -121,7 +122,7 @@ impl fmt::Debug for Provider {
 }
 
 impl Login {
-    /// Logs in as this user of the server's ACL.
+    /// Creates the login of this user of the server's ACL.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
             user: Some(user.into()),
@@ -129,7 +130,7 @@ impl Login {
         }
     }
 
-    /// Logs in as the default user.
+    /// Creates the login of the default user.
     pub fn password(password: impl Into<String>) -> Self {
         Self {
             password: Some(Secret::new(password)),
@@ -137,8 +138,8 @@ impl Login {
         }
     }
 
-    /// Sets for how long it is valid, counted from when it was asked for. Without it, the client asks only when it
-    /// connects.
+    /// Sets for how long the login is valid, counted from when the client asked for it. Without this time, the client
+    /// asks only when it connects.
     ///
     /// # Examples
     ///
@@ -162,17 +163,17 @@ impl Login {
 }
 
 impl Config {
-    /// Has the user and the password asked for, each time that the client connects and before their time is over, in
-    /// place of [`user`](Self::user) and [`password`](Self::password). [`Credentials`] has an example.
+    /// Asks for the user and the password each time that the client connects, and before they expire. Replaces
+    /// [`user`](Self::user) and [`password`](Self::password). [`Credentials`] has an example.
     pub fn credentials(mut self, credentials: impl Credentials) -> Self {
         self.credentials = Some(Provider::new(credentials));
         self
     }
 
-    /// Has the user and the password of the sentinels asked for, in place of [`sentinel_user`](Self::sentinel_user) and
+    /// Asks for the user and the password of the sentinels. Replaces [`sentinel_user`](Self::sentinel_user) and
     /// [`sentinel_password`](Self::sentinel_password).
     ///
-    /// They are asked for when the client connects to a sentinel.
+    /// The client asks when it connects to a sentinel.
     ///
     /// # Examples
     ///

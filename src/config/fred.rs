@@ -76,8 +76,8 @@ impl FredClient for Builder {}
 impl FredClient for Fred {}
 
 impl Config {
-    /// Creates the configuration that a client of fred has; [`ClientBuilder::fred`](crate::ClientBuilder::fred) says what
-    /// is taken. For what is to differ, or what fred does not show.
+    /// Creates a configuration from that of a client of fred; [`ClientBuilder::fred`](crate::ClientBuilder::fred) says
+    /// what is taken. Use it to change a setting, or to add one that fred does not show.
     ///
     /// # Errors
     ///

@@ -90,8 +90,8 @@ impl RedisClient for [ConnectionInfo] {}
 impl RedisClient for Vec<ConnectionInfo> {}
 
 impl Config {
-    /// Creates the configuration that a client of redis-rs has; [`ClientBuilder::redis`](crate::ClientBuilder::redis) says
-    /// what is taken. For what is to differ, or what redis-rs does not show.
+    /// Creates a configuration from that of a client of redis-rs; [`ClientBuilder::redis`](crate::ClientBuilder::redis)
+    /// says what is taken. Use it to change a setting, or to add one that redis-rs does not show.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use crate::error::Error;
 ///
 /// # The provider of cryptography
 ///
-/// Rustls leaves cryptography to a provider, and an application has at best one. So the feature `tls` brings none:
+/// Rustls leaves cryptography to a provider, and an application should have only one. So the feature `tls` brings none:
 ///
 /// | features | provider |
 /// |---|---|
@@ -27,10 +27,10 @@ use crate::error::Error;
 /// | `tls-ring` | ring |
 /// | `tls` alone, or both of them | that of the process, which the application has installed by `CryptoProvider::install_default` |
 ///
-/// Without a provider, building the client fails with [`InvalidInput`](crate::ErrorKind::InvalidInput). Nothing is
-/// installed for the process, and no other crate in it is affected but in one way: if the application contains both
+/// Without a provider, building the client fails with [`InvalidInput`](crate::ErrorKind::InvalidInput). This crate
+/// installs nothing for the process, and affects other crates in only one way: if the application contains both
 /// providers, rustls chooses none by itself, and crates that rely on that choice panic until the application installs
-/// one. So choose the one that the application has already: fred's is aws-lc-rs with its feature `enable-rustls`.
+/// one. So choose the provider that the application has already: with its feature `enable-rustls`, fred has aws-lc-rs.
 ///
 /// # Examples
 ///
@@ -95,7 +95,7 @@ impl Tls {
         Self::default()
     }
 
-    /// Uses this configuration of the application's, as it is: its provider of cryptography, its authorities, its
+    /// Uses this rustls configuration of the application as it is: its cryptography provider, its authorities, its
     /// certificate and its versions of TLS. Only [`server_name`](Self::server_name) can be set in addition.
     ///
     /// # Examples

@@ -25,15 +25,15 @@ use crate::session::unlock::LevelRelease;
 /// there. It derefs to its [`Lease`], which reports when the lock is lost. The lock is free once all levels of its
 /// owner have been released.
 ///
-/// `drop` never waits: it writes the release to the connection, so that a `?` out of `main` leaves the lock free. Some
-/// releases are sent by a background task instead, which ends with the runtime: a release that the connection does not
+/// `drop` never waits: it writes the release to the connection, so that a `?` out of `main` leaves the lock free. A
+/// background task, which ends with the runtime, sends some releases instead: a release that the connection does not
 /// accept at once, the release of one level of several, and that of a plain lock without scripts. If a task of this
 /// process waits for the lock, the lock is left to that task. If the runtime ends before the release is sent, the lock
 /// is free when its lease has passed.
 ///
 /// `let _ = lock.lock().await?` drops the guard at once, and so releases the lock. A guard that is leaked with
-/// `mem::forget` keeps its lock until its fixed lease ends; without one, as long as the process lives, or for
-/// [`max_hold`](crate::ClientBuilder::max_hold).
+/// `mem::forget` keeps its lock until its fixed lease ends. Without a fixed lease, it keeps the lock as long as the
+/// process lives, or for [`max_hold`](crate::ClientBuilder::max_hold).
 #[doc(alias = "MutexGuard")]
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]

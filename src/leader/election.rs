@@ -19,25 +19,24 @@ use crate::protocol::leader::LeaderNews;
 /// After what time a candidate that does not lead looks who does.
 const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 
-/// An election, by which one of several processes leads: etcd's `Election`, Curator's `LeaderSelector`.
+/// An election, by which one of several processes leads, like etcd's `Election` and Curator's `LeaderSelector`.
 ///
-/// Created by [`Client::leader`](crate::Client::leader). Each process that can lead calls [`lead`](Self::lead) with what
-/// the leader does, or [`campaign`](Self::campaign) for a [`Term`] that it looks after itself. Any process can ask who
-/// leads ([`current`](Self::current)), and be told of a change ([`watch`](Self::watch)).
+/// Created by [`Client::leader`](crate::Client::leader). Each process that can lead calls [`lead`](Self::lead) with the
+/// work of the leader, or [`campaign`](Self::campaign) for a [`Term`] that it manages itself. Any process can ask who
+/// leads ([`current`](Self::current)), and wait for a change ([`watch`](Self::watch)).
 ///
 /// # When to use it, and when to use another
 ///
-/// Use it for work that goes on for as long as there are processes, and that one of them does: a scheduler, a consumer
-/// of a stream, a reconciling loop. For a job that ends, and that all processes start by a timer, use
-/// [`Job`](crate::job::Job). For a section that every process enters in turn, use a
-/// [`ReentrantLock`](crate::ReentrantLock). If the leader must survive the loss of any one server, use a
-/// [`RedLock`](crate::RedLock) in a loop of your own.
+/// Use it for work that never ends and that one process at a time does: a scheduler, a consumer of a stream, a
+/// reconciling loop. For a job that ends, and that all processes start by a timer, use [`Job`](crate::job::Job). For a
+/// critical section that every process enters in turn, use a [`ReentrantLock`](crate::ReentrantLock). If the leader
+/// must survive the loss of any one server, use a [`RedLock`](crate::RedLock) in a loop of your own.
 ///
 /// # Guarantee and limit
 ///
-/// A term is a hold of a [`FencedLock`](crate::FencedLock) of the same name, with everything that this one promises and
-/// does not promise. So there is one leader at a time for as long as the server keeps the lock's key. A leader whose
-/// process dies is replaced within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default;
+/// A term is a hold of a [`FencedLock`](crate::FencedLock) of the same name, with the guarantee and limit of that lock.
+/// So there is one leader at a time, as long as the server keeps the lock's key. A leader whose process dies is
+/// replaced within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default;
 /// [`Client::watchdog_lease`](crate::Client::watchdog_lease) sets another one for an election. A leader that steps down
 /// is replaced at once, by the candidate of another process that has waited longest. A leader that cannot reach the
 /// server is told that it is deposed before another one can lead.
@@ -45,8 +44,8 @@ const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 /// A process that was paused, and has not yet noticed that it was deposed, may still write. Only a store that checks
 /// the [token](Term::token) of each write can refuse that.
 ///
-/// An outage is no end: a campaign goes on, with pauses, until the servers are back. Each campaign is a candidate of its
-/// own, so two of them in one process exclude each other as well.
+/// An outage does not end a campaign: it goes on, with pauses, until the servers are back. Each campaign is a candidate
+/// of its own, so two campaigns in one process exclude each other as well.
 ///
 /// # Examples
 ///
@@ -108,10 +107,10 @@ impl Election {
         self.handle.shown_name()
     }
 
-    /// Sets what this candidate is called, for those that watch: a host name, for example. By default it is the
-    /// [id](crate::Client::id) of the client, and people are shown its [label](crate::Client::label).
+    /// Sets the identity by which others see this candidate, for example a host name. By default, it is the
+    /// [id](crate::Client::id) of the client; people are shown the client's [label](crate::Client::label) instead.
     ///
-    /// Two candidates that are called the same are still two. An identity must be possible as the name of an
+    /// Two candidates with the same identity are still two candidates. An identity must be valid as the name of an
     /// [`Owner`](crate::Owner::named); with any other, [`campaign`](Self::campaign) and [`lead`](Self::lead) return
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
@@ -135,12 +134,12 @@ impl Election {
     /// Waits until this process leads, and returns its term.
     ///
     /// The call waits for as long as another candidate leads, and through outages of any length: it tries again after
-    /// pauses of up to a second, with jitter, and logs a warning at the first of them. The same goes for a server that refuses, for
-    /// want of memory or of rights for example.
+    /// pauses of up to a second, with jitter, and logs a warning at the first of them. It does the same if a server
+    /// refuses, for example because memory or a right is missing.
     ///
     /// # Errors
     ///
-    /// Only those that trying again does not cure:
+    /// Only those that another attempt would not fix:
     ///
     /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name, the identity or a setting cannot work; nothing was
     ///   sent.
@@ -216,18 +215,19 @@ impl Election {
         pending().await
     }
 
-    /// Campaigns, runs `body` while this process leads, and steps down when `body` returns. Returns what it returned.
+    /// Campaigns, runs `body` while this process leads, and steps down when `body` returns. Returns the value that
+    /// `body` returned.
     ///
     /// If the term is lost first, the future of `body` is dropped, at an await, and the call campaigns again. So `body`
-    /// may be called any number of times, and may be dropped at any of its awaits; if it has to clean up after a lost
-    /// term, use [`campaign`](Self::campaign). If `body` panics, this process steps down and the panic goes on.
+    /// may be called any number of times, and may be dropped at any of its awaits. If it has to clean up after a lost
+    /// term, use [`campaign`](Self::campaign). If `body` panics, this process steps down, and the panic continues.
     ///
     /// To give the future to `tokio::spawn`, make the closure `async move |term| ..`.
     ///
     /// # Errors
     ///
-    /// Same as [`campaign`](Self::campaign). That the term was lost is not an error, nor is it one that the server did
-    /// not confirm the release at the end: it is retried in the background until the lease has passed.
+    /// Same as [`campaign`](Self::campaign). A lost term is not an error. Nor is it an error if the server does not
+    /// confirm the release at the end: the release is retried in the background until the lease has passed.
     ///
     /// # Cancel safety
     ///

@@ -18,13 +18,14 @@ use crate::session::hold::fresh_acquisition_id;
 /// How many hexadecimal digits tell the terms of one candidate apart.
 const DIGITS: usize = 16;
 
-/// A term of office: this process leads for as long as it lasts. Returned by
-/// [`Election::campaign`](crate::leader::Election::campaign), and lent to the body of [`Election::lead`](crate::leader::Election::lead).
+/// A term of a leader: this process leads as long as the term lasts. Returned by
+/// [`Election::campaign`](crate::leader::Election::campaign), and lent to the body of
+/// [`Election::lead`](crate::leader::Election::lead).
 ///
 /// A term derefs to its [`Lease`], which is renewed. [`lost`](Lease::lost) resolves when the term can no longer be
-/// trusted; [`run_until_lost`](Lease::run_until_lost) drops a future then. [`step_down`](Self::step_down) ends the term
-/// and reports whether it still stood. Dropping the term steps down too, without waiting, from any thread and while a
-/// panic unwinds; see [`LockGuard`](crate::LockGuard) for how far that goes.
+/// trusted; [`run_until_lost`](Lease::run_until_lost) runs a future until then. [`step_down`](Self::step_down) ends the
+/// term and reports whether this process still led. Dropping the term steps down too, without waiting, from any thread
+/// and while a panic unwinds; see [`LockGuard`](crate::LockGuard) for the limits.
 #[must_use = "this process steps down as soon as the term is dropped"]
 #[clippy::has_significant_drop]
 pub struct Term {
@@ -43,8 +44,8 @@ impl Term {
 
     /// Returns the fencing token of the term, which is higher than those of all earlier terms.
     ///
-    /// Send it along with each write. A store that remembers the highest token that it has seen, and refuses a lower
-    /// one, is safe from a leader that was paused, was replaced, and does not know it yet.
+    /// Send it along with each write. A store that remembers the highest token and refuses lower ones is safe from a
+    /// leader that was paused and replaced, and does not know it yet.
     ///
     /// # Examples
     ///
@@ -66,7 +67,8 @@ impl Term {
         self.guard.token()
     }
 
-    /// Returns how others see this term: what [`Election::current`](crate::leader::Election::current) returns while it lasts.
+    /// Returns what others see of this term, as [`Election::current`](crate::leader::Election::current) does while it
+    /// lasts.
     ///
     /// # Examples
     ///
@@ -161,10 +163,10 @@ impl Leader {
         }
     }
 
-    /// Returns what the leader is called: its [`identity`](crate::leader::Election::identity), by default the
+    /// Returns the [`identity`](crate::leader::Election::identity) of the leader, by default the
     /// [id](crate::Client::id) of its client.
     ///
-    /// If the lock was taken as a [`FencedLock`](crate::FencedLock) and not by an election, this is the owner.
+    /// If the lock was acquired as a [`FencedLock`](crate::FencedLock) and not by an election, this is the owner.
     ///
     /// # Examples
     ///

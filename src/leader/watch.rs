@@ -19,9 +19,9 @@ use crate::wait::{Asked, Waiting, Wanted};
 
 /// Watches who leads. Created by [`Election::watch`](crate::leader::Election::watch).
 ///
-/// A watch tells how things stand, and not all that happened: of several changes between two calls it returns the last
-/// one. A term that begins or ends is told by a message. A message that is lost, the end of a leader that died, and a
-/// lock that was freed by force are found out by asking, when the leader's lease ends or after a
+/// A watch reports the present leader, and not every change: of several changes between two calls, it returns the last
+/// one. It learns from messages when a term begins or ends. If a message is lost, if a leader dies, or if the lock is
+/// released by force, the watch finds out by asking the server, when the leader's lease ends or after a
 /// [`poll_cap`](crate::ClientBuilder::poll_cap), 5 s by default.
 ///
 /// # Examples
@@ -73,11 +73,11 @@ impl LeaderWatch {
         self.handle.shown_name()
     }
 
-    /// Waits until the leader is another one than the call before returned, and returns it, or `None` if nobody leads.
-    /// The first call returns as soon as the server has answered.
+    /// Waits until the leader differs from the one that the previous call returned. Returns the new leader, or `None`
+    /// if nobody leads. The first call returns as soon as the server has answered.
     ///
-    /// While the servers cannot be reached nobody knows who leads, and the call goes on waiting. To be told of an
-    /// outage, ask [`Election::current`](crate::leader::Election::current).
+    /// While the servers cannot be reached, nobody knows who leads, and the call goes on waiting. To learn of an
+    /// outage, call [`Election::current`](crate::leader::Election::current).
     ///
     /// # Errors
     ///

@@ -66,12 +66,12 @@ macro_rules! runs {
             /// error code. Where a busy lock is a normal answer, use [`try_run_for`](Self::try_run_for). With
             /// [`Duration::MAX`](std::time::Duration::MAX), the call waits without a limit.
             ///
-            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
-            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            /// Otherwise same as [`run`](Self::run). The error of the future can be any type that an
+            /// [`Error`](crate::Error) converts into, such as `Box<dyn std::error::Error>` or `anyhow::Error`.
             ///
             /// # Errors
             ///
-            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// The error that the future returned; the result of the release is then ignored. Otherwise same as
             /// `try_lock_for`, and as `unlock` of the guard; and [`Busy`](crate::ErrorKind::Busy) if the lock was busy
             /// until the wait ended.
             ///
@@ -126,12 +126,12 @@ macro_rules! runs {
             /// process that finds a piece busy goes on to the next. With [`run`](Self::run), it would wait behind the
             /// process ahead of it, for one piece after the other.
             ///
-            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
-            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            /// Otherwise same as [`run`](Self::run). The error of the future can be any type that an
+            /// [`Error`](crate::Error) converts into, such as `Box<dyn std::error::Error>` or `anyhow::Error`.
             ///
             /// # Errors
             ///
-            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// The error that the future returned; the result of the release is then ignored. Otherwise same as
             /// `try_lock`, and as `unlock` of the guard.
             ///
             /// # Cancel safety
@@ -168,12 +168,12 @@ macro_rules! runs {
             ///
             /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt, as [`try_run`](Self::try_run) does.
             ///
-            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
-            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            /// Otherwise same as [`run`](Self::run). The error of the future can be any type that an
+            /// [`Error`](crate::Error) converts into, such as `Box<dyn std::error::Error>` or `anyhow::Error`.
             ///
             /// # Errors
             ///
-            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// The error that the future returned; the result of the release is then ignored. Otherwise same as
             /// `try_lock_for`, and as `unlock` of the guard.
             ///
             /// # Cancel safety

@@ -69,9 +69,9 @@ use state::State;
 /// # Ok(()) }
 /// ```
 ///
-/// Tokio can pause the clock of a runtime with one thread, for the tasks of that runtime: all clients of a server whose
-/// clock is paused must be on that runtime. Other threads read the computer's clock, so there `remaining` and `is_lost`
-/// of a lease mean nothing.
+/// Tokio can pause the clock of a runtime with one thread, for the tasks of that runtime. So all clients of a server
+/// whose clock is paused must be on that runtime. Other threads read the computer's clock, so there `remaining` and
+/// `is_lost` of a lease mean nothing.
 ///
 /// From the first server on, leases are measured by tokio's clock in the whole process. On Linux, tokio's clock stops
 /// while the machine is suspended, and the clock that this crate uses otherwise does not.
@@ -84,7 +84,7 @@ use state::State;
 ///
 /// # What it is not
 ///
-/// It is no Redis. It knows the commands that this crate's clients and scripts use, in the forms in which they use
+/// It is not Redis. It knows the commands that this crate's clients and scripts use, in the forms in which they use
 /// them, and answers others with an error:
 ///
 /// - keys: `DEL`, `EXISTS`, `EXPIRE`, `KEYS`, `MEMORY USAGE`, `PERSIST`, `PEXPIRE`, `PEXPIREAT`, `PEXPIRETIME`, `PTTL`,
@@ -165,9 +165,9 @@ impl MemoryServer {
     /// Serves a connection that came from elsewhere, until it ends: commands are read from `stream`, and the answers
     /// are written there.
     ///
-    /// For what is not a client of this process: `redis-cli`, to look into a server while a test stands still, or
-    /// another process that takes part in a test. Time passes there as everywhere, so do not pause the clock.
-    /// Only for peers that you trust: a script that never ends stops the server, and all of its clients.
+    /// Use it for peers outside this process: `redis-cli`, to look into a server while a test stands still, or another
+    /// process that takes part in a test. Time passes in those processes, so do not pause the clock. Only for peers
+    /// that you trust: a script that never ends stops the server, and all of its clients.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl MemoryServer {
         }
     }
 
-    /// Leaves requests unanswered, those under way included, until [`resume`](Self::resume). Connections stay open, and
-    /// new ones are accepted and not answered either, as by a process that was stopped or hangs.
+    /// Stops answering requests, including those under way, until [`resume`](Self::resume). Connections stay open. New
+    /// ones are accepted, and not answered either. A process that was stopped, or that hangs, behaves like this.
     ///
     /// A lock that is held then ends at its deadline, since no renewal is confirmed, and calls return
     /// [`Timeout`](crate::ErrorKind::Timeout), or [`Backend`](crate::ErrorKind::Backend) once the client has given up the
@@ -245,8 +245,8 @@ impl MemoryServer {
         self.with(|state| state.set_answering(false));
     }
 
-    /// Answers again, after [`stop_answering`](Self::stop_answering): first all requests that have come in the
-    /// meantime, also those of clients that no longer wait, as a process does that is continued.
+    /// Answers requests again, after [`stop_answering`](Self::stop_answering). Like a process that is continued, it
+    /// first answers all requests that have come in the meantime, even those of clients that no longer wait.
     ///
     /// # Examples
     ///
