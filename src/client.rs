@@ -280,9 +280,9 @@ impl Client {
         self.client.label()
     }
 
-    /// Returns the text by which the server knows this owner when it acquires a lock through this client.
-    /// [`Holder::owner`](crate::Holder::owner) then returns this text. In the value of a plain lock, the label stands
-    /// before it, and more text behind it.
+    /// Returns the text by which the server knows this owner when the owner acquires a lock through this client.
+    /// [`Holder::owner`](crate::Holder::owner) then returns the same text. In the value of a plain lock, the label
+    /// stands before this text, and more behind it.
     ///
     /// # Examples
     ///

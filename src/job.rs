@@ -58,10 +58,10 @@ use crate::owner::Owner;
 /// When its job ends, a process reports this to the server, which takes about a round trip. A process that dies before
 /// the server has answered counts as one that died during the job: another process may run the job again after the
 /// lease. If the server cannot be reached when the job ends, this process keeps reporting the end until `within` has
-/// passed, in the background after one lease, and releases nothing. The job runs twice only if another process reaches
-/// the server first, after the lease has ended there. The same holds if the server forgets the lock, as in a restart
-/// without its data, and if this process is paused just before its job ends: a job that has ended counts as one that
-/// succeeded, and a warning is logged.
+/// passed, in the background after one lease, and releases nothing. The job then runs twice only if another process
+/// reaches the server first, after the lease has ended there. The same can happen if the server forgets the lock, as in
+/// a restart without its data, or if this process is paused just before its job ends. A job that has ended counts as
+/// one that succeeded, and a warning is logged.
 ///
 /// # Examples
 ///

@@ -152,7 +152,7 @@ pub(crate) enum Command {
 ///
 /// If `redlatch` itself is killed, or is stopped for longer than the lease, a small process next to it, with the same
 /// name, ends the command, unless `--on-loss ignore` was given. If this process is killed, `redlatch` starts another
-/// one. It cannot end a command that runs as another user, and `pkill -KILL redlatch` kills both.
+/// one. The small process cannot end a command that runs as another user, and `pkill -KILL redlatch` kills both.
 ///
 /// As the first process of a container, `redlatch` also waits for orphaned processes, as an init process does.
 ///

@@ -12,9 +12,9 @@ impl ClientBuilder {
     /// Requires the feature `fred-10`.
     ///
     /// The client of fred is read once, and may then be closed or dropped. The locks have connections of their own, so
-    /// whatever the client of fred does, they do not notice: the page [why our own
-    /// connection](https://github.com/redlatch/redlatch/blob/HEAD/docs/why-our-own-connection.md) says why. To change a
-    /// setting, use [`Config::from_fred`](crate::Config::from_fred).
+    /// nothing that the client of fred does affects them. The page [why our own
+    /// connection](https://github.com/redlatch/redlatch/blob/HEAD/docs/why-our-own-connection.md) gives the reasons. To
+    /// change a setting, use [`Config::from_fred`](crate::Config::from_fred).
     ///
     /// | of fred | |
     /// |---|---|

@@ -63,10 +63,10 @@ impl ClientBuilder {
     /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for leaders
     /// and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
     ///
-    /// With this setting, a failover more rarely loses a lock that was just acquired. **The setting does not prevent
-    /// such a loss**, nor two holders at the same time: a replica that does not have the lock may be promoted, a
-    /// replica may lose what it has acknowledged when it restarts, and the old primary may go on granting locks for a
-    /// while. Only [fencing tokens](crate::FencedLock) or a `RedLock` protect the data in such a case.
+    /// This setting makes it rarer that a failover loses a lock that was just acquired. **It does not prevent such a
+    /// loss**, nor two holders at the same time: a replica that does not have the lock may be promoted, a replica may
+    /// lose what it has acknowledged when it restarts, and the old primary may go on granting locks for a while. Only
+    /// [fencing tokens](crate::FencedLock) or a `RedLock` protect the data in such a case.
     ///
     /// - **Once for each lock on the server.** There is no wait if a lock is passed on within this process, acquired
     ///   again, or [adopted](crate::ReentrantLock::adopt).

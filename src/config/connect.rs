@@ -80,7 +80,7 @@ pub trait Connect: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any error means that the server cannot be reached. Callers get it as the reason, and the client tries again.
+    /// Any error means that the server cannot be reached. Calls return it as the reason, and the client tries again.
     /// After `ConnectionRefused`, which says that nobody listens there, the client tries more often.
     ///
     /// # Cancel safety

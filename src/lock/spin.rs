@@ -9,10 +9,10 @@ use crate::hold::guard::LockGuard;
 /// `RSpinLock`.
 ///
 /// Created by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
-/// messages: it subscribes to nothing, and publishes nothing while no other process has a place in the turn order. It
-/// excludes a reentrant, fair or fenced lock of the same name, and they exclude it. But the waiters of a fair lock, and
-/// Redisson's, are not told when a spin lock is released; they find out at the end of its lease or after their
-/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// messages: it subscribes to nothing, and publishes nothing while no other process has a place in the [turn
+/// order](crate::ReentrantLock#who-is-next). It excludes a reentrant, fair or fenced lock of the same name, and they
+/// exclude it. But the waiters of a fair lock, and Redisson's, are not told when a spin lock is released; they find out
+/// at the end of its lease or after their [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// # When to use it, and when to use another
 ///

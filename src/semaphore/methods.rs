@@ -308,7 +308,7 @@ macro_rules! methods {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// Returns the number of free permits. It is 0 if the number was never set, and less than 0 if
+            /// Returns the number of free permits. This is 0 if the number of permits was never set, and less than 0 if
             /// [`add_permits`](Self::add_permits) removed more permits than were free.
             ///
             /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
