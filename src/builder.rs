@@ -256,8 +256,8 @@ impl ClientBuilder {
     /// others wait, and the limit always applies.
     ///
     /// The limit holds in every process that uses this crate. While a Redisson client waits, the lock is left to
-    /// Redisson's clients for 5 ms after each such series of handoffs. Requires the feature `unstable-tuning`: how turns
-    /// are shared may change, and this setting with it.
+    /// Redisson's clients for 5 ms after each such series of handoffs. Requires the feature `unstable-tuning`: how
+    /// turns are shared may change, and this setting with it.
     ///
     /// # Examples
     ///

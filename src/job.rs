@@ -131,13 +131,13 @@ impl Job {
     ///
     /// The error that the job returned, or one of these:
     ///
-    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name cannot work, or `within` is below 50 ms or above 100
-    ///   years; nothing was sent.
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name cannot work, or `within` is below 50 ms or above
+    ///   100 years; nothing was sent.
     /// - [`Backend`](crate::ErrorKind::Backend), [`Timeout`](crate::ErrorKind::Timeout): the server could not be
     ///   reached, did not answer or refused, and the job was not begun. Once the job has succeeded, these are no
     ///   errors.
-    /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lease was lost while the job ran, or before it could begin. The
-    ///   job was dropped, and may be half done.
+    /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lease was lost while the job ran, or before it could begin.
+    ///   The job was dropped, and may be half done.
     /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
     /// - [`Refused`](crate::ErrorKind::Refused): the lock has run out of tokens.
     /// - [`Closed`](crate::ErrorKind::Closed): the client was closed.

@@ -73,8 +73,8 @@
 //! [`Config`] describes the forms of a server's URL, and how to configure a connection by parts, for example with TLS.
 //!
 //! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock. The
-//! [pages on other locks](https://github.com/redlatch/redlatch/tree/HEAD/docs) list the equivalents and the differences,
-//! and say how to move.
+//! [pages on other locks](https://github.com/redlatch/redlatch/tree/HEAD/docs) list the equivalents and the
+//! differences, and say how to move.
 //!
 //! You can test code that uses locks without a server. With the feature `memory`, `Client::in_memory` and
 //! `MemoryServer` run the same scripts in memory, on a clock that a test can pause.
@@ -85,8 +85,8 @@
 //!
 //! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`. The page
 //! [`tracing`](mod@tracing) lists the events and spans that a program may rely on: at `warn`, locks that were lost,
-//! outages of servers, and long waits if you ask for them; at `info`, new connections, who leads, adoptions and releases by
-//! force; at `debug`, acquisitions and releases.
+//! outages of servers, and long waits if you ask for them; at `info`, new connections, who leads, adoptions and
+//! releases by force; at `debug`, acquisitions and releases.
 //!
 //! # Numbers
 //!

@@ -28,9 +28,9 @@
 //! | `redlatch_messages_total` | counter | | messages of releases |
 //!
 //! Times are in seconds. [`BUCKETS`] suits all of the histograms. The values of `kind` are those of
-//! [`Stats::kinds`](crate::stats::Stats::kinds), and [`KindStats`](crate::stats::KindStats) says what is counted exactly. Gauges
-//! return to zero when what they count has ended, and a moment after the client was closed. All series exist from the
-//! start, at zero; those of clients with the same labels are added up.
+//! [`Stats::kinds`](crate::stats::Stats::kinds), and [`KindStats`](crate::stats::KindStats) says what is counted
+//! exactly. Gauges return to zero when what they count has ended, and a moment after the client was closed. All series
+//! exist from the start, at zero; those of clients with the same labels are added up.
 //!
 //! # Labels
 //!

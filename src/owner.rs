@@ -20,17 +20,18 @@ const LONGEST_LABEL: usize = 64;
 ///
 /// By default, the owner of a lock is the current tokio task, or outside a task the current thread: nested calls in one
 /// task re-enter. [`Owner::scope`] sets the owner of a future instead, and
-/// [`ClientBuilder::owners`](crate::ClientBuilder::owners) the default. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
-/// lock that is passed on between tasks stays under the field of the owner that acquired it from the server.
+/// [`ClientBuilder::owners`](crate::ClientBuilder::owners) the default. On the server, such an owner is the field
+/// `<client id>:<number>`, in the form that Redisson writes. A lock that is passed on between tasks stays under the
+/// field of the owner that acquired it from the server.
 ///
 /// People are shown `task 17`, `thread 3` or `unique 5`, in logs and by the command `redlatch` behind the
 /// [label](crate::ClientBuilder::label) of the client, as in `web-3/812 task 17`.
 ///
-/// The branches of one `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` run in **one** task and therefore
-/// share its owner: they re-enter instead of excluding each other. [`run`](crate::ReentrantLock::run) locks under an
-/// owner of its own, and so does a future in a [`scope`](Owner::scope) of [`Owner::unique`]; see
-/// [`pitfalls`](crate::pitfalls). This crate cannot see the tasks of executors
-/// other than tokio; there, too, nesting needs an explicit owner.
+/// The branches of one `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` run in **one** task and
+/// therefore share its owner: they re-enter instead of excluding each other. [`run`](crate::ReentrantLock::run) locks
+/// under an owner of its own, and so does a future in a [`scope`](Owner::scope) of [`Owner::unique`]; see
+/// [`pitfalls`](crate::pitfalls). This crate cannot see the tasks of executors other than tokio; there, too, nesting
+/// needs an explicit owner.
 ///
 /// # Examples
 ///

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// The id of a permit of an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): 16 random bytes, written as 32
-/// hexadecimal digits, as in Redisson.
+/// The id of a permit of an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): 16 random bytes, written as
+/// 32 hexadecimal digits, as in Redisson.
 ///
 /// Any process that knows the id can release the permit with
 /// [`release_permit`](crate::semaphore::ExpirableSemaphore::release_permit).

@@ -186,7 +186,8 @@ stats! {
         red: Red,
         /// Of each [`Semaphore`](crate::semaphore::Semaphore): calls are counted, and permits are held.
         semaphore: Semaphore,
-        /// Of each [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): calls are counted, and permits are held.
+        /// Of each [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore): calls are counted, and permits are
+        /// held.
         expirable_semaphore: ExpirableSemaphore,
         /// The waits for each [`Latch`](crate::Latch): granted once it is open. Nothing is held.
         latch: Latch,

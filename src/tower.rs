@@ -20,8 +20,8 @@ use crate::scope::{self, Scoped};
 /// this layer, each request has an owner of its own, whatever carries the request.
 ///
 /// Calls of a handler on any client act for the owner of its request, except on handles with an owner of their own
-/// ([`owned_by`](crate::ReentrantLock::owned_by)) and in the body of a [`run`](crate::ReentrantLock::run). Tasks that the
-/// handler spawns do not: give them the owner with [`Owner::scope`].
+/// ([`owned_by`](crate::ReentrantLock::owned_by)) and in the body of a [`run`](crate::ReentrantLock::run). Tasks that
+/// the handler spawns do not: give them the owner with [`Owner::scope`].
 ///
 /// # Owners that people can read
 ///
@@ -77,9 +77,9 @@ impl OwnerLayer {
         }
     }
 
-    /// Returns a layer that gives each request an owner of its own, shown with the value of this header, as in
-    /// `unique 5 (3f2a-77)`: an [`Owner::labelled`]. For a request without the header, or with a value that is not text,
-    /// it is an [`Owner::unique`].
+    /// Returns a layer that gives each request an owner of its own, shown with the value of this header, as in `unique
+    /// 5 (3f2a-77)`: an [`Owner::labelled`]. For a request without the header, or with a value that is not text, it is
+    /// an [`Owner::unique`].
     ///
     /// Two requests with the same value are still two owners, which exclude each other. If a caller repeats a request
     /// under the same id while the first one still runs, the second one does not re-enter the locks of the first. To

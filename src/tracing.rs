@@ -1,12 +1,12 @@
 //! The events and spans that this crate reports through `tracing`, and that a program may rely on.
 //!
-//! An `owner` is shown behind the [label](crate::ClientBuilder::label) of its client, as in `web-3/812 task 17`, except by
-//! `adopted`, which has the label by itself. A `token` is that of a fenced lock; there is none for other locks.
+//! An `owner` is shown behind the [label](crate::ClientBuilder::label) of its client, as in `web-3/812 task 17`, except
+//! by `adopted`, which has the label by itself. A `token` is that of a fenced lock; there is none for other locks.
 //!
-//! The events and spans in the tables have the target `redlatch`. The filter `redlatch=info` shows what an operator wants
-//! to see, and `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them, passwords
-//! never do. Durations are shown with their unit, as in `1.5s`. Except for the warnings below the table, events under
-//! targets that begin with `redlatch::` are for those who work on this crate; their words may change.
+//! The events and spans in the tables have the target `redlatch`. The filter `redlatch=info` shows what an operator
+//! wants to see, and `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them,
+//! passwords never do. Durations are shown with their unit, as in `1.5s`. Except for the warnings below the table,
+//! events under targets that begin with `redlatch::` are for those who work on this crate; their words may change.
 //!
 //! # Events
 //!

@@ -21,12 +21,12 @@ pub struct Inspection {
     pub kind: FoundKind,
     /// Who holds it: empty if the lock is free, and for semaphores and latches.
     pub holders: Vec<FoundHolder>,
-    /// How long the key remains if nobody renews it, or `None` if it has no end, as of a lock of redis-py. A read-write lock remains for as long
-    /// as the longest of its holders.
+    /// How long the key remains if nobody renews it, or `None` if it has no end, such as a lock of redis-py. A
+    /// read-write lock remains for as long as the longest of its holders.
     pub remaining_lease: Option<Duration>,
-    /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the clients that
-    /// wait their turn, one for each process. Waiters for a spin lock or a plain lock, and Redisson's except for a fair
-    /// lock, leave no trace here.
+    /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the clients
+    /// that wait their turn, one for each process. Waiters for a spin lock or a plain lock leave no trace here. Neither
+    /// do Redisson's waiters, except those for a fair lock.
     pub waiters: Vec<FoundWaiter>,
     /// Whether a reader or a writer waits for a read-write lock.
     pub is_wanted: bool,

@@ -1,4 +1,5 @@
-//! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature `unstable-admin`.
+//! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature
+//! `unstable-admin`.
 //!
 //! [`Client::admin`](crate::Client::admin) is the way in. What it returns was true at some time while the server was
 //! asked. Nothing here holds a lock: before you act on what a lock protects, acquire the lock.
@@ -83,8 +84,8 @@ impl Admin {
     /// without an end, nor a lock that is named as the keys next to locks are, such as `redlatch_turns:..` or
     /// `redisson_lock_token:..`. A lock that is acquired or released meanwhile may or may not be listed.
     ///
-    /// If the connection to a server is replaced meanwhile, that server is asked for its keys from the start, and nothing
-    /// is listed twice. If that happens again and again, the server is given up as [`Unread`].
+    /// If the connection to a server is replaced meanwhile, that server is asked for its keys from the start, and
+    /// nothing is listed twice. If that happens again and again, the server is given up as [`Unread`].
     ///
     /// # Errors
     ///
@@ -110,8 +111,9 @@ impl Admin {
 
     /// Returns what is under a name, or `None` if nothing is.
     ///
-    /// Shows locks of every kind, semaphores and latches, those of Redisson's included, and any string with a lease, which
-    /// may be a plain lock. What has no lease is a lock only if it names a client, or has the token of redis-py's `Lock`.
+    /// Shows locks of every kind, semaphores and latches, those of Redisson's included, and any string with a lease,
+    /// which may be a plain lock. What has no lease is a lock only if it names a client, or has the token of redis-py's
+    /// `Lock`.
     ///
     /// # Errors
     ///
@@ -163,9 +165,10 @@ impl Admin {
     /// Releases a lock if exactly those who held it when it was inspected still hold it. Returns `false` otherwise.
     ///
     /// Otherwise the same as `force_unlock` of each kind of lock, such as
-    /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock), with its dangers: the holders are not asked.
-    /// How many times they hold it does not matter, and neither does which lock of the same owner it is. Of a read-write
-    /// lock each side is compared and released by itself, the readers first.
+    /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock), with its dangers: the holders are not
+    /// asked. Only the holders are compared: it does not matter how many times they hold the lock, or whether it is a
+    /// later hold of the same owner. The sides of a read-write lock are compared and released one after the other, the
+    /// readers first.
     ///
     /// # Errors
     ///

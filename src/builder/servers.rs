@@ -58,10 +58,10 @@ impl ClientBuilder {
     /// Sets how many replicas must have a lock, and within which time, before its acquisition succeeds. By default
     /// none: the server's own answer is enough.
     ///
-    /// With this, a call returns once `replicas` replicas have acknowledged the lock. If fewer do `within` this time, the
-    /// lock is released and the call fails with [`Backend`](crate::ErrorKind::Backend), which says how many did. It
-    /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for leaders
-    /// and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
+    /// With this, a call returns once `replicas` replicas have acknowledged the lock. If fewer do `within` this time,
+    /// the lock is released and the call fails with [`Backend`](crate::ErrorKind::Backend), which says how many did. It
+    /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for
+    /// leaders and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
     ///
     /// This setting makes it rarer that a failover loses a lock that was just acquired. **It does not prevent such a
     /// loss**, nor two holders at the same time: a replica that does not have the lock may be promoted, a replica may
@@ -77,8 +77,8 @@ impl ClientBuilder {
     ///   the replicas need. It delays no other call: the wait has a connection of its own, and calls that wait at the
     ///   same time share a request.
     /// - **Rights.** The user needs `+wait`, and the right to run scripts. A [`PlainLock`](crate::PlainLock) that goes
-    ///   [by transaction](crate::config::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A server in
-    ///   memory has no replicas, so nothing can be acquired there.
+    ///   [by transaction](crate::config::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A
+    ///   server in memory has no replicas, so nothing can be acquired there.
     ///
     /// The server's own setting `min-replicas-to-write` is another thing: it refuses writes while too few replicas are
     /// connected, and says nothing about what they have received. `redlatch doctor` shows its value.
@@ -114,9 +114,9 @@ impl ClientBuilder {
     }
 
     /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently, `false` by
-    /// default. For development and tests. This is a fact about the server, and so belongs to the client that talks to it
-    /// rather than to a lock. With `false`, a server abstains until [`max_lease`](crate::RedLock::max_lease) has passed
-    /// since its start, since a new server cannot be distinguished from one that was restarted and lost what it
+    /// default. For development and tests. This is a fact about the server, and so belongs to the client that talks to
+    /// it rather than to a lock. With `false`, a server abstains until [`max_lease`](crate::RedLock::max_lease) has
+    /// passed since its start, since a new server cannot be distinguished from one that was restarted and lost what it
     /// had granted.
     ///
     /// With `true`, a lock on servers that a test has just started is granted immediately; but if a majority of the

@@ -7,7 +7,8 @@ use super::server::PORT;
 use crate::memory::MemoryServer;
 
 impl MemoryServer {
-    /// Returns the configuration that leads to this server, for [`ClientBuilder::config`](crate::ClientBuilder::config).
+    /// Returns the configuration that leads to this server, for
+    /// [`ClientBuilder::config`](crate::ClientBuilder::config).
     ///
     /// The client keeps the server. A password and a database may be set as for any server, and any password lets the
     /// user `default` in; there is no other user. A URL for this server does not exist.

@@ -95,8 +95,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if it cannot work for locks. TLS with certificates that redis-rs
-    /// does not show is an error only when the client is built, unless [`tls`](Self::tls) sets them.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if it cannot work for locks. TLS with certificates that
+    /// redis-rs does not show is an error only when the client is built, unless [`tls`](Self::tls) sets them.
     ///
     /// # Examples
     ///

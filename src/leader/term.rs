@@ -188,7 +188,8 @@ impl Leader {
         }
     }
 
-    /// Returns the [label](crate::ClientBuilder::label) of the leader's client: `host/pid`, unless another one was chosen.
+    /// Returns the [label](crate::ClientBuilder::label) of the leader's client: `host/pid`, unless another one was
+    /// chosen.
     ///
     /// # Examples
     ///

@@ -17,10 +17,11 @@ use crate::scope::within;
 ///
 /// All locks of this crate implement it: [`ReentrantLock`](crate::ReentrantLock), [`FencedLock`](crate::FencedLock),
 /// [`FairLock`](crate::FairLock), [`SpinLock`](crate::SpinLock), [`PlainLock`](crate::PlainLock), both sides of a
-/// [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock). The methods do what the
-/// methods of these types with the same names do; their pages have the errors, the cancel safety and what differs
-/// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A
-/// lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
+/// [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock). The
+/// methods do what the methods of these types with the same names do; their pages have the errors, the cancel safety
+/// and what differs between the kinds. Settings belong to the types and are chosen before a lock is passed as a
+/// `DistributedLock`. A lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries
+/// too.
 ///
 /// The trait is not dyn compatible. Use a type parameter, or the trait [`DynLock`](crate::DynLock), which every
 /// `DistributedLock` implements.
@@ -262,8 +263,8 @@ pub(crate) async fn try_run<G: DistributedGuard, T, E: From<Error>>(
     within(own.clone(), section).await
 }
 
-/// Runs a future for the owner of this guard. That is not always the section's own: a handle may have an owner, and what
-/// is held around the section was acquired again for the owner that holds it.
+/// Runs a future for the owner of this guard. That is not always the section's own: a handle may have an owner, and
+/// what is held around the section was acquired again for the owner that holds it.
 async fn in_section<G: DistributedGuard, F: Future>(
     guard: &G,
     own: &Owner,

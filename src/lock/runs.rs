@@ -1,12 +1,12 @@
 //! The methods that run a future under a lock of any kind, with their documentation.
 
-/// Implements the methods for a lock type. `$made` is the code that makes such a lock from a `client`, for the examples,
-/// and the last argument has an error name the lock.
+/// Implements the methods for a lock type. `$made` is the code that makes such a lock from a `client`, for the
+/// examples, and the last argument has an error name the lock.
 macro_rules! runs {
     ($lock:ty, $made:expr, |$this:ident, $error:ident| $named:expr) => {
         impl $lock {
-            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits until the
-            /// lock is available.
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits until
+            /// the lock is available.
             ///
             /// With [`lock`](Self::lock), the calls of one task share its owner, so the branches of `join!`,
             /// `buffer_unordered` or `for_each_concurrent` re-enter the lock. With `run`, they exclude each other: each
@@ -59,8 +59,8 @@ macro_rules! runs {
                     .await
             }
 
-            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at most
-            /// `wait` until the lock is available; a lock that is still busy then is an error.
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at
+            /// most `wait` until the lock is available; a lock that is still busy then is an error.
             ///
             /// Use it where a busy lock is a failure like any other, for example in a handler that answers with an
             /// error code. Where a busy lock is a normal answer, use [`try_run_for`](Self::try_run_for). With
@@ -162,11 +162,12 @@ macro_rules! runs {
                 .await
             }
 
-            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at most
-            /// `wait` until the lock is available. If it is still busy then, the call drops the future without polling it,
-            /// and returns `None`.
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at
+            /// most `wait` until the lock is available. If it is still busy then, the call drops the future without
+            /// polling it, and returns `None`.
             ///
-            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt, as [`try_run`](Self::try_run) does.
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt, as [`try_run`](Self::try_run)
+            /// does.
             ///
             /// Otherwise same as [`run`](Self::run). The error of the future can be any type that an
             /// [`Error`](crate::Error) converts into, such as `Box<dyn std::error::Error>` or `anyhow::Error`.

@@ -221,8 +221,8 @@ impl MemoryServer {
     /// ones are accepted, and not answered either. A process that was stopped, or that hangs, behaves like this.
     ///
     /// A lock that is held then ends at its deadline, since no renewal is confirmed, and calls return
-    /// [`Timeout`](crate::ErrorKind::Timeout), or [`Backend`](crate::ErrorKind::Backend) once the client has given up the
-    /// connection and knows that nothing was sent.
+    /// [`Timeout`](crate::ErrorKind::Timeout), or [`Backend`](crate::ErrorKind::Backend) once the client has given up
+    /// the connection and knows that nothing was sent.
     ///
     /// # Examples
     ///

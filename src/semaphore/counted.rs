@@ -19,8 +19,8 @@ use crate::session::undo::Undo;
 ///
 /// Use it to limit how many callers do something at the same time, where permits that are lost in a crash can be
 /// restored by hand ([`release`](Self::release)): the permits of a process that was killed stay taken. Where that is
-/// not acceptable, use an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore), whose permits have a lease. For one caller
-/// at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
+/// not acceptable, use an [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore), whose permits have a lease. For
+/// one caller at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///

@@ -17,8 +17,8 @@ use crate::session::undo::Undo;
 /// `RPermitExpirableSemaphore`.
 ///
 /// Created by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
-/// [`Semaphore`](crate::semaphore::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if their holder
-/// has crashed. Any client that knows the id of a permit can release it.
+/// [`Semaphore`](crate::semaphore::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if
+/// their holder has crashed. Any client that knows the id of a permit can release it.
 ///
 /// # When to use it, and when to use another
 ///
@@ -29,10 +29,10 @@ use crate::session::undo::Undo;
 ///
 /// # Guarantee and limit
 ///
-/// Same as [`Semaphore`](crate::semaphore::Semaphore), as long as each holder finishes within its lease. After that, the permit
-/// may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit whose
-/// release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until it is
-/// released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
+/// Same as [`Semaphore`](crate::semaphore::Semaphore), as long as each holder finishes within its lease. After that,
+/// the permit may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit
+/// whose release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until
+/// it is released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
 /// [releases it](Self::release_permit).
 ///
 /// # Examples
