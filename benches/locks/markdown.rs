@@ -55,7 +55,8 @@ fn summary(chapters: &[Chapter], comparison: Option<&Comparison>, machine: &Mach
          Every shape, a way to use locks, is measured next to its **floor**, in turns, in the same run. The floor sends \
          the same scripts with the same keys and arguments through the same kind of client, with nothing around them. \
          What matters is the ratio to the floor, since absolute figures depend on the machine. Some figures are counts \
-         or times instead, as their name says. [All figures]({FIGURES}) has the absolute figures, and says how each was measured.\n\n"
+         or times instead, as their name says. [All figures]({FIGURES}) has the absolute figures, and says how each was \
+         measured.\n\n"
     );
     text += &row(["chapter", "shape", "figure", "target", "reached"]);
     text += "|---|---|--:|---|---|\n";
