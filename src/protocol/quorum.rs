@@ -62,8 +62,8 @@ pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     }
 }
 
-/// Returns the latest instant until which leases on a majority of `servers` servers last, or `None` if fewer have
-/// granted one.
+/// Returns the latest instant until which the leases on a majority of `servers` servers can be trusted, or `None` if
+/// fewer have granted one.
 pub(crate) fn trusted_until(
     promises: impl Iterator<Item = BootInstant>,
     servers: usize,

@@ -130,8 +130,8 @@ impl Hub {
 
     /// Returns how many of a channel's subscribers are this process: one or none, however many calls wait here.
     ///
-    /// Counts from when the SUBSCRIBE is about to be sent. A release learns how many subscribers heard it, and
-    /// subtracts this: a process that counted itself among the others would leave the lock to nobody.
+    /// Counts from when the SUBSCRIBE is about to be sent. A release learns how many subscribers heard it, and compares
+    /// that with this number: a process that counted itself among the others would leave the lock to nobody.
     pub(crate) fn listeners(&self, name: &str) -> u64 {
         let state = self.lock();
         let channel = state.channels.get(name);
