@@ -1,4 +1,4 @@
-//! What a call does that goes on until its servers are back: it pauses, and tries again.
+//! Pauses and retries, for calls that go on until their servers are back.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::session::Session;
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The failures in a row of a call that goes on.
+/// Counts the failures in a row of such a call.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     failures: u32,
 }
 
 impl Outage {
-    /// Pauses after an error of a call about this key. Returns the error instead if trying again cannot cure it.
+    /// Pauses after an error of a call about this key. Returns the error instead if a retry cannot help.
     pub(crate) async fn endure(
         &mut self,
         session: &Session,
@@ -42,7 +42,7 @@ impl Outage {
         session.unless_closed(sleep(pause)).await
     }
 
-    /// Returns whether the error is the server's or the network's, or came from them too late.
+    /// Returns whether the error comes from the server or the network, or from an answer that came too late.
     fn is_one(error: &Error) -> bool {
         error.is_about_the_server() || error.kind() == ErrorKind::LeaseLost
     }

@@ -1,4 +1,4 @@
-//! Keeps a log readable when the same thing goes wrong many times.
+//! A rate limit for log lines, which keeps a log readable when the same thing goes wrong many times.
 //!
 //! The first event of a kind is logged at its level; those that follow within the interval are counted, and usually
 //! logged at `debug`. The next one that is logged says how many were not.

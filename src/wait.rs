@@ -1,5 +1,5 @@
-//! Waits until what is asked for is there: asks, and carries out what [`Waiter`] decides, with the only `select!` of
-//! a call that asks. A call behind others of its process, or in the server queue of a fair lock, asks nobody and
+//! The driver of a waiting call: asks until the result is there, and carries out what [`Waiter`] decides. A call that
+//! waits behind others of its process, or in the server queue of a fair lock, does not come here: it asks nobody and
 //! waits to be told.
 
 use std::future::{Future, pending};
@@ -19,7 +19,7 @@ use crate::session::hub::Subscription;
 use crate::session::share::Place;
 use crate::session::turns::YieldPeriod;
 
-/// What is asked for until it is there.
+/// Something that a call asks for until it is available.
 pub(crate) trait Wanted: Local + Send {
     type Output: Send;
 
@@ -29,17 +29,17 @@ pub(crate) trait Wanted: Local + Send {
         waiting: &mut Waiting<'_>,
     ) -> impl Future<Output = Result<Asked<Self::Output>, Error>> + Send;
 
-    /// Returns the result if it has come about by now, without this call.
+    /// Returns the result if it is already there, without a request of this call.
     fn without_asking(&mut self) -> Option<Self::Output> {
         None
     }
 
-    /// Waits for anything else that makes it worth asking, or for the result if that comes without asking.
+    /// Waits for any other event that makes it worth asking, or for a result without asking.
     fn happens(&mut self) -> impl Future<Output = Result<Option<Self::Output>, Error>> + Send {
         pending()
     }
 
-    /// Returns the channel on which this call is told, if that is not the one on which everybody is told.
+    /// Returns this call's own channel, if it has one besides the common channel.
     fn channel(&self) -> Option<Arc<str>> {
         None
     }
@@ -52,7 +52,7 @@ pub(crate) enum Asked<T> {
     Busy(Refusal),
     /// It was left to others.
     Yielded,
-    /// It is not available for now. The call asks again when something happens, or after this time.
+    /// It is not available now. The call asks again after an event, or after this time.
     Later(Duration),
     /// The call asks again if the error may pass.
     Failed(Error),
@@ -64,11 +64,11 @@ pub(crate) struct Waiting<'a> {
     name: &'a LockName,
     wait: &'a mut Wait,
     waiter: Waiter,
-    /// Where the call stands in the local queue, if it does: what happens there wakes it too.
+    /// The call's place in the local queue, if it has one. Events there wake it too.
     place: Option<&'a Place<'a>>,
-    /// The channel on which this call is told. On the heap, since as a rule nobody listens.
+    /// The call's own channel. On the heap, since usually nobody listens.
     own: Option<Box<Subscription>>,
-    /// The channel on which everybody is told, if that is another one.
+    /// The common channel, if that is a different one.
     common: Option<Box<Subscription>>,
 }
 
@@ -95,24 +95,24 @@ impl<'a> Waiting<'a> {
         &self.waiter
     }
 
-    /// Returns how long the call waits, and when it asks.
+    /// Returns the limits of the wait.
     pub(crate) fn wait(&mut self) -> &mut Wait {
         self.wait
     }
 
-    /// Sets where the call stands in the local queue.
+    /// Sets the call's place in the local queue.
     pub(crate) fn at(mut self, place: &'a Place<'a>) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Asks until the result is there. Returns `None` if it is busy until the limit.
+    /// Asks until the result is there. Returns `None` if it stays busy until the limit.
     pub(crate) async fn until<W: Wanted>(
         &mut self,
         wanted: &mut W,
     ) -> Result<Option<W::Output>, Error> {
         loop {
-            // Before the request, so that nothing is missed that happens while the request is on its way.
+            // Called before the request, so that nothing is missed while the request is in flight.
             self.is_alive();
             if let Some(output) = wanted.without_asking() {
                 return Ok(Some(output));
@@ -125,7 +125,7 @@ impl<'a> Waiting<'a> {
                     Asked::Yielded => self.yielded(),
                     Asked::Later(at_most) => Step::Park(at_most),
                     Asked::Failed(error) => {
-                        // During the pause the call does not poll its place, and must not be passed for that.
+                        // During the pause, the call does not poll its place, and must not be passed over for that.
                         self.is_alive();
                         let pause = self.session.pause(self.name.key(), self.wait, error);
                         Box::pin(pause).await?;
@@ -139,7 +139,7 @@ impl<'a> Waiting<'a> {
                 Step::GiveUp => return Ok(None),
                 Step::Ask => continue,
                 Step::Pause(pause) => {
-                    // No wake-up ends this pause: it is there to leave the lock to others.
+                    // No wake-up ends this pause, which leaves the lock to others.
                     Box::pin(self.session.unless_closed(sleep(pause))).await?;
                     continue;
                 }
@@ -152,14 +152,14 @@ impl<'a> Waiting<'a> {
                     }
                 }
             };
-            // On the heap, since as a rule nobody waits.
+            // On the heap, since usually nobody waits.
             if let Some(output) = Box::pin(self.park(wanted, at_most)).await? {
                 return Ok(Some(output));
             }
         }
     }
 
-    /// Takes what has happened in this process as known, and shows that this call is polled, though not at its place.
+    /// Marks the events in this process as known, and shows that this call is polled, though not at its place.
     fn is_alive(&self) {
         if let Some(place) = self.place {
             place.catch_up(BootInstant::now().plus(self.session.settings.command_timeout));
@@ -183,7 +183,7 @@ impl<'a> Waiting<'a> {
             .yielded(self.wait, BootInstant::now(), fastrand::f64())
     }
 
-    /// Takes all messages up to now as known. Returns what is listened to before the request.
+    /// Marks all messages up to now as known. Returns the state of the subscriptions before the request.
     fn catch_up<W: Wanted>(&mut self, wanted: &W) -> Channels {
         let Policy {
             listens,
@@ -192,13 +192,13 @@ impl<'a> Waiting<'a> {
         } = *self.waiter.policy();
         let hub = &self.session.hub;
         let mut own = self.own.as_mut().map(|it| it.catch_up());
-        // Other calls of this process may listen to this channel already. As a rule this client listens to nothing,
-        // and the channel need not be named.
+        // Other calls of this process may listen to this channel already. Usually this client has no subscriptions, and
+        // the name of the channel is not needed.
         if own.is_none() && listens && hub.len() > 0 {
             let channel = channel(self.name, wanted);
             own = Some(hub.listening(&channel));
-            // A call that is told by name needs a subscription of its own: with one, even its first request may ask
-            // for a place in the turn order.
+            // A call that is told by name needs a subscription of its own. With one, even its first request may ask for
+            // a place in the turn order.
             if takes_turns && own.is_some_and(Listening::is_confirmed) {
                 let own_channel = self.own.insert(Box::new(hub.subscribe(&channel)));
                 own = Some(own_channel.listening());
@@ -229,7 +229,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits for anything that may have changed the answer, or for the result if that comes without asking.
+    /// Waits for any event that may have changed the answer, or for a result without asking.
     async fn park<W: Wanted>(
         &mut self,
         wanted: &mut W,
@@ -256,8 +256,8 @@ impl<'a> Waiting<'a> {
         happened.transpose().map(Option::flatten)
     }
 
-    /// Lets others that wait go first, before the lock is asked for, as long as this process owes them that. Used for
-    /// kinds whose releases are told to everybody.
+    /// Lets others go first before the lock is requested, as long as it is their turn. For kinds whose releases are
+    /// announced to everybody.
     pub(crate) async fn yield_lock(
         &mut self,
         owed: impl Fn() -> Option<YieldPeriod>,
@@ -279,7 +279,7 @@ impl<'a> Waiting<'a> {
             };
             let told = timeout(pause, own.news());
             if session.unless_closed(told).await?.is_err() {
-                // Quiet for the whole pause: nobody else wants the lock just now.
+                // No message came during the whole pause, so nobody else wants the lock now.
                 break;
             }
         }
@@ -288,7 +288,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Returns the channel on which a call is told.
+/// Returns the channel with messages for a call.
 fn channel<W: Wanted>(name: &LockName, wanted: &W) -> Arc<str> {
     wanted.channel().unwrap_or_else(|| name.channel().clone())
 }

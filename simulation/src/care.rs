@@ -1,4 +1,4 @@
-//! Polls the future of a call as a plan wants it.
+//! Polls the future of a call as a plan says.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::judge::judge;
 use crate::plan::Care;
 
-/// Polls a future as is wanted. Returns `None` if it is dropped before it is done.
+/// Polls a future as `care` says. Returns `None` if it is dropped before it is done.
 pub async fn cared<T>(call: u64, care: Care, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let mut polls = 0;

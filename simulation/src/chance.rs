@@ -1,8 +1,8 @@
-//! Makes a process repeatable: what the standard library, tokio and other crates draw from the system, and the time
-//! that they read there, come from one number.
+//! Makes a process repeatable: the random numbers and the time that the standard library, tokio and other crates get
+//! from the system follow from one number.
 //!
-//! The two functions of the C library below stand in for those of the system in this program. With the same draws, hash
-//! maps have the same order, tokio's `select!` tries the same branch first, and ids are the same.
+//! The two functions of the C library below replace those of the system in this program. With the same random numbers,
+//! hash maps have the same order, tokio's `select!` tries the same branch first, and ids are the same.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -15,15 +15,15 @@ static STATE: AtomicU64 = AtomicU64::new(0);
 /// Seconds since 1970 at which every repeatable process begins.
 pub const BEGIN: u64 = 1_700_000_000;
 
-/// Has everything that this process draws from now on follow from a seed, and its system's clocks stand still. To be
-/// called first: what was drawn before stays as it is.
+/// From now on, derives all random numbers of this process from a seed, and stops its system clocks. Must be called
+/// first, since earlier random numbers do not change.
 pub fn repeat(seed: u64) {
     STATE.store(seed, Ordering::Relaxed);
     IS_REPEATABLE.store(true, Ordering::Relaxed);
     fastrand::seed(seed);
 }
 
-/// Returns another number for each input, as splitmix64 does.
+/// Returns a different number for each input, as splitmix64 does.
 pub fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

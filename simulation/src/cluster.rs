@@ -1,4 +1,4 @@
-//! A cluster: which of its servers has which slot, while slots move.
+//! The slot map of a simulated cluster, while slots move.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ const SLOTS: u16 = 16_384;
 struct State {
     /// By slot.
     owners: Vec<usize>,
-    /// A slot whose keys are at the server that is to have it.
+    /// A slot that is being moved: its keys are already at the new server.
     moving: Option<(u16, usize)>,
 }
 
@@ -48,15 +48,15 @@ impl Cluster {
         self.lock().owners[usize::from(slot)]
     }
 
-    /// Returns the server at which the keys of a slot are.
+    /// Returns the server that has the keys of a slot.
     pub fn keeper(&self, slot: u16) -> usize {
         let state = self.lock();
         let moving = state.moving.filter(|(moving, _)| *moving == slot);
         moving.map_or_else(|| state.owners[usize::from(slot)], |(_, to)| to)
     }
 
-    /// The keys of a slot are at another server from now on, which is asked by those that are told so. Returns whether
-    /// no other slot is moving.
+    /// Begins to move a slot: from now on, its keys are at another server, to which clients are redirected by `ASK`.
+    /// Returns `false` if another slot is moving.
     pub fn begin(&self, slot: u16, to: usize) -> bool {
         let mut state = self.lock();
         let is_free = state.moving.is_none();
@@ -64,7 +64,7 @@ impl Cluster {
         is_free
     }
 
-    /// One server has all slots of another from now on.
+    /// Gives all slots of one server to another.
     pub fn inherit(&self, from: usize, to: usize) {
         let mut state = self.lock();
         for owner in &mut state.owners {
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// The slot that moves has another server.
+    /// Ends the move of the slot.
     pub fn finish(&self) {
         let mut state = self.lock();
         if let Some((slot, to)) = state.moving.take() {
@@ -89,7 +89,7 @@ impl Cluster {
 }
 
 impl State {
-    /// Returns ranges of slots, each with its server.
+    /// Returns the ranges of slots, each with its server.
     fn ranges(&self) -> Vec<(RangeInclusive<usize>, usize)> {
         let mut ranges: Vec<(RangeInclusive<usize>, usize)> = Vec::new();
         for (slot, owner) in self.owners.iter().enumerate() {

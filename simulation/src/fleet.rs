@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::plan::Cut;
 use crate::world::Outcome;
 
-/// What came of one run, or of many.
+/// The results of one run or many.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     seed: u64,
@@ -24,7 +24,7 @@ pub struct Report {
     grants: u64,
     /// Milliseconds that were simulated.
     simulated: u64,
-    /// Milliseconds of a processor.
+    /// Milliseconds of processor time.
     cpu: u64,
     permitted: u64,
     faults: BTreeMap<String, u64>,
@@ -52,7 +52,7 @@ impl Report {
         }
     }
 
-    /// Reads what another process printed.
+    /// Parses the output of another process.
     fn read(text: &str) -> Self {
         let mut report = Self::default();
         for line in text.lines() {
@@ -146,7 +146,7 @@ pub fn run(seed: u64, cuts: &[Cut]) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Runs seeds as long as the closure gives some, and hands over what came of each.
+/// Runs seeds as long as `next` gives some, and passes each report to `done`.
 fn run_all(next: impl Fn() -> Option<u64> + Sync, done: impl Fn(u64, Report) + Sync) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let cores = std::env::var("REDLATCH_WORKERS")
@@ -167,7 +167,7 @@ fn run_all(next: impl Fn() -> Option<u64> + Sync, done: impl Fn(u64, Report) + S
     });
 }
 
-/// Runs fresh seeds for so many seconds.
+/// Runs fresh seeds for `seconds` seconds.
 pub fn explore(seconds: u64) -> ExitCode {
     let first = match std::env::var("REDLATCH_SEED")
         .ok()
@@ -219,7 +219,7 @@ pub fn explore(seconds: u64) -> ExitCode {
     }
 }
 
-/// Runs the seeds up to this one twice, and compares what happened.
+/// Runs the first `count` seeds twice, and compares the results.
 pub fn twice(count: u64) -> ExitCode {
     let seeds = AtomicU64::new(0);
     let differ = AtomicU64::new(0);
@@ -241,12 +241,12 @@ pub fn twice(count: u64) -> ExitCode {
     }
 }
 
-/// Runs seeds one after the other until one breaks a promise, for so many seconds of a processor.
+/// Runs seeds one after the other until one breaks a promise, for at most `seconds` seconds of processor time.
 pub fn find(seconds: u64) -> ExitCode {
     let mut cpu = 0;
     for seed in 0.. {
         let report = run(seed, &[]).unwrap_or_default();
-        // A run that did not come to its end says nothing of its time.
+        // A run that did not finish does not report its time.
         cpu += report.cpu.max(10);
         if let Some(what) = report.violations.first() {
             println!("{:.1} s\tseed {seed}\t{what}", cpu as f64 / 1e3);

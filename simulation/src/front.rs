@@ -1,4 +1,5 @@
-//! What stands before a server that is one of several: says what such a server says, and the one in memory does not.
+//! The gate in front of a server that is one of several: gives the answers of such a server that the one in memory does
+//! not have.
 
 use std::io;
 use std::pin::Pin;
@@ -9,24 +10,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::network::End;
 
-/// A command, or what stands for it.
+/// The words of a command.
 pub type Words = Vec<Vec<u8>>;
 
-/// What is known of a connection.
+/// The state of a connection.
 pub struct Guest {
     pub process: usize,
-    /// Its next command may be about a slot that is moving to this server.
+    /// Whether its next command may be about a slot that is moving to this server.
     pub is_asking: bool,
 }
 
 /// Decides what a server carries out.
 pub trait Gate: Send + Sync {
-    /// Returns what the server carries out in place of a command, if that is something else.
+    /// Returns a command for the server to carry out in place of this one, if the gate replaces it.
     fn admit(&self, guest: &mut Guest, words: &[Vec<u8>]) -> Option<Words>;
 }
 
-/// The server's end of a connection, behind a gate. What is refused there reaches the server as a script that answers
-/// so: replies keep their order, and a server that hangs answers nothing.
+/// The server's end of a connection, behind a gate. The gate turns a refused command into a script that returns the
+/// refusal. So replies keep their order, and a server that hangs answers nothing.
 pub struct Front {
     end: End,
     gate: Arc<dyn Gate>,
@@ -95,7 +96,7 @@ impl AsyncWrite for Front {
     }
 }
 
-/// Takes the first command out of what has arrived, if it has arrived as a whole.
+/// Takes the first complete command out of the bytes that have arrived.
 pub fn command(inbox: &mut Vec<u8>) -> Option<Words> {
     let mut rest = &inbox[..];
     let count = length(&mut rest)?;
@@ -111,7 +112,7 @@ pub fn command(inbox: &mut Vec<u8>) -> Option<Words> {
     Some(words)
 }
 
-/// Reads a line that announces a length, and goes behind it.
+/// Reads a line that announces a length, and skips it.
 fn length(rest: &mut &[u8]) -> Option<usize> {
     let end = rest.iter().position(|byte| *byte == b'\n')?;
     let digits = str::from_utf8(rest.get(1..end.checked_sub(1)?)?).ok()?;
@@ -119,7 +120,7 @@ fn length(rest: &mut &[u8]) -> Option<usize> {
     digits.parse().ok()
 }
 
-/// Writes a command as it is sent.
+/// Encodes a command.
 pub fn write(words: &[impl AsRef<[u8]>], to: &mut Vec<u8>) {
     to.extend(format!("*{}\r\n", words.len()).bytes());
     for word in words.iter().map(AsRef::as_ref) {
@@ -129,7 +130,7 @@ pub fn write(words: &[impl AsRef<[u8]>], to: &mut Vec<u8>) {
     }
 }
 
-/// Returns a command that answers what a script returns.
+/// Returns a command that runs this script.
 pub fn answer(script: &str, arguments: &[&str]) -> Words {
     let words = [&["EVAL", script, "0"], arguments].concat();
     words.iter().map(|word| word.as_bytes().to_vec()).collect()

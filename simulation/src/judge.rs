@@ -1,6 +1,6 @@
-//! The judge: is told when each call and each hold begins and ends, and says what should not have been.
+//! The judge: learns when each call and each hold begins and ends, and reports violations.
 //!
-//! All of it is in the order in which it happened, since one thread runs the world.
+//! It learns everything in the order of events, since one thread runs the world.
 
 mod calls;
 mod holds;
@@ -16,12 +16,12 @@ use crate::locks::Guard;
 use crate::machine::now;
 use crate::plan::{Kind, Plan};
 
-/// What somebody believes to have.
+/// What a task believes that it holds.
 enum Belief {
     Lock(Arc<Guard>),
     /// Permits, until this time.
     Permits(u32, u64),
-    /// A future that runs under a lock, and is dropped when that is lost.
+    /// A future that runs under a lock, and is dropped when the lock is lost.
     Body,
 }
 
@@ -30,10 +30,10 @@ struct Hold {
     owner: Owner,
     name: usize,
     reads: bool,
-    /// When it was asked for.
+    /// When it was requested.
     since: u64,
     belief: Belief,
-    /// Another owner was granted the lock meanwhile.
+    /// Whether another owner has been granted the lock since.
     is_overtaken: bool,
 }
 
@@ -42,11 +42,11 @@ struct Call {
     task: usize,
     began: u64,
     what: String,
-    /// How long it may take, if that has a limit.
+    /// How long it may take, if it has a limit.
     limit: Option<u64>,
     /// The names that it asks for.
     names: Vec<usize>,
-    /// How long its process was paused, and it was not polled, since it began.
+    /// How long its process was paused or it was not polled, since it began.
     absent: u64,
 }
 
@@ -57,22 +57,22 @@ struct Name {
     token_owner: Option<Owner>,
     /// Owners that may have levels for which there is no guard, with that token.
     left: Vec<Owner>,
-    /// Since when nobody has it, as far as is known.
+    /// Since when nobody is known to have it.
     free: u64,
-    /// Until when somebody may have it of whom nothing is known: a call that was dropped, a process that was killed.
+    /// Until when an unknown owner may have it, left by a dropped call or a killed process.
     haunted: u64,
-    /// When a server last forgot some of it, or some of it was said to a server that counts no longer.
+    /// When a server last lost data of it, or a request for it went to a server that no longer counts.
     forgotten: Option<u64>,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
-    /// Permits that nobody gives back.
+    /// The number of permits that nobody will give back.
     leaked: u32,
     counted_down: u32,
     /// Whether a latch was closed.
     is_set: bool,
 }
 
-/// What a hold was when its guard began to be given back.
+/// A hold at the time when its guard began to be given back.
 pub struct Parted {
     name: usize,
     since: u64,
@@ -101,7 +101,7 @@ pub struct Judge {
     /// When each task began its last call.
     began: BTreeMap<(usize, usize), u64>,
     names: Vec<Name>,
-    /// When the last fault ends that has begun.
+    /// When the last of the faults ends that have begun.
     disturbed: Option<u64>,
     paused: BTreeMap<usize, u64>,
     /// Levels that were left to their owners: the name, the owner, and the process.
@@ -113,12 +113,12 @@ thread_local! {
     static JUDGE: RefCell<Judge> = RefCell::default();
 }
 
-/// Does something with the judge of this world.
+/// Runs `act` on the judge of this world.
 pub fn judge<T>(act: impl FnOnce(&mut Judge) -> T) -> T {
     JUDGE.with_borrow_mut(act)
 }
 
-/// Tells what happens.
+/// Logs an event.
 macro_rules! tell {
     ($($part:tt)*) => {
         $crate::judge::judge(|judge| judge.tell(format_args!($($part)*)))
@@ -142,7 +142,7 @@ impl Judge {
         self.plan.as_ref().expect("a plan")
     }
 
-    /// Returns a number that stands for everything that was told.
+    /// Returns a hash of all logged events.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -176,12 +176,12 @@ impl Judge {
         self.disturbed = self.disturbed.max(Some(now() + span));
     }
 
-    /// A server forgot some of a name, or is no longer the one that counts.
+    /// Notes that a server lost data of a name, or no longer counts for it.
     pub fn server_forgot(&mut self, name: usize) {
         self.names[name].forgotten = Some(now());
         let plan = self.plan();
-        // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
-        // each of which has its turn.
+        // Earlier data is back: a hold that has ended and, for a fair lock, the places of ended calls, each of which
+        // gets its turn.
         let turns = if plan.names[name].kind == Kind::Fair {
             4
         } else {
@@ -202,7 +202,7 @@ impl Judge {
         }
     }
 
-    /// A process is gone with all that it had.
+    /// Notes that a process was killed, with all its holds and calls.
     pub fn killed(&mut self, process: usize) {
         self.paused.remove(&process);
         let calls = std::mem::take(&mut self.calls);
@@ -217,13 +217,13 @@ impl Judge {
             match hold.process == process {
                 true => {
                     self.haunt(hold.name);
-                    // As the process is: nothing of it runs any more.
+                    // Not dropped: a killed process runs no code.
                     std::mem::forget(hold);
                 }
                 false => drop(self.holds.insert(id, hold)),
             }
         }
-        // It may have owed permits that nobody else gives back.
+        // It may have owed permits that nobody else will give back.
         let totals: Vec<_> = self
             .plan()
             .names
@@ -235,7 +235,7 @@ impl Judge {
         }
     }
 
-    /// Somebody may have a name for one longest lease, and gives back no permits.
+    /// Notes that an unknown owner may have a name for one longest lease, and will give back no permits.
     pub fn haunt(&mut self, name: usize) {
         let plan = self.plan();
         let (leaked, longest) = (plan.names[name].total, plan.longest());
@@ -248,17 +248,17 @@ impl Judge {
         *haunted = (*haunted).max(time);
     }
 
-    /// Whatever its owner asks for or gives back prolongs a level that nobody has a guard for.
+    /// Any request of its owner prolongs a level without a guard.
     fn haunt_beside(&mut self, name: usize, owner: &Owner) {
         if self.names[name].left.contains(owner) {
             self.haunt(name);
         }
     }
 
-    /// What a call had, or may have got, is being given back: at once where nothing is wrong.
+    /// Notes that whatever a call may have got is being given back: at once, if there is no fault.
     pub fn owed(&mut self, name: usize) {
         let plan = self.plan();
-        // A grant for a named owner that nobody was handed lasts for its lease.
+        // A grant for a named owner that reached nobody lasts for its lease.
         let is_kept = plan.names[name].kind == Kind::Plain;
         let span = match plan.weather == "calm" && !is_kept {
             true => plan.command_timeout,
@@ -267,7 +267,7 @@ impl Judge {
         self.haunt_until(name, now() + span);
     }
 
-    /// As [`Self::haunt`], while the watchdog goes on for as long as it may.
+    /// Like [`Self::haunt`], for as long as the watchdog may renew.
     pub fn forgotten(&mut self, name: usize, owner: &Owner) {
         self.haunt(name);
         self.names[name].left.push(owner.clone());
@@ -306,7 +306,7 @@ impl Judge {
         self.names[name].is_set
     }
 
-    /// A call saw that a latch is open.
+    /// Notes that a call saw an open latch.
     pub fn open(&mut self, name: usize) {
         let total = self.plan().names[name].total;
         if self.names[name].counted_down < total && self.excuse(name, 0).is_none() {

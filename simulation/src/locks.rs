@@ -16,7 +16,7 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Lock: Send + Sync {
     fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>>;
 
-    /// Runs something under the lock. Returns whether it did.
+    /// Runs a future under the lock. Returns `false` if the lock stayed busy.
     fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>>;
 }
 
@@ -49,7 +49,7 @@ where
 
 /// A lock with one name.
 pub trait Named: Lock {
-    /// Asks all that can be asked without changing anything.
+    /// Calls every method that changes nothing.
     fn look(&self) -> Boxed<'_, Result<(), Error>>;
 
     fn force(&self) -> Boxed<'_, Result<bool, Error>>;

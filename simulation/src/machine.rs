@@ -1,4 +1,4 @@
-//! A machine: a runtime of its own with a clock of its own, which goes on only when it is told.
+//! A machine: a runtime with its own clock, which advances only on request.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -8,16 +8,16 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep_until};
 
-/// How often tasks that wake each other have their turn without any time passing.
+/// How many times tasks that wake each other run before time passes.
 const TURNS: usize = 8;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
-    /// Where the clock of the machine that runs began, if it is no other than the world's.
+    /// The start of the running machine's clock, if it has one of its own.
     static BASE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Returns the time of the world in milliseconds, or that of the machine that runs just now.
+/// Returns the time in milliseconds, of the running machine or else of the world.
 pub fn now() -> u64 {
     match BASE.get() {
         Some(base) => (Instant::now() - base).as_millis() as u64,
@@ -32,10 +32,10 @@ pub fn set_now(now: u64) {
 
 /// A runtime with a clock that may be a little faster or slower than the world's.
 pub struct Machine {
-    /// Never dropped: a process that is killed does not run the code that drops what it has.
+    /// Never dropped: a killed process does not run the drop code of its values.
     runtime: ManuallyDrop<Runtime>,
     base: Instant,
-    /// How many millionths faster its clock is.
+    /// How much faster its clock is, in millionths.
     faster: i64,
 }
 
@@ -63,14 +63,14 @@ impl Machine {
         self.runtime.metrics().num_alive_tasks()
     }
 
-    /// Returns what its clock should show.
+    /// Returns the time that its clock should show.
     fn due(&self, now: u64) -> Instant {
         let now = now as i64;
         let shown = now + now * self.faster / 1_000_000;
         self.base + Duration::from_millis(shown as u64)
     }
 
-    /// Sets its clock to the time of the world, as after a pause: all timers in between are due at once.
+    /// Sets its clock to the time of the world, as after a pause. All timers in between are due at once.
     pub fn jump(&self) {
         let due = self.due(now());
         self.block_on(async move {
@@ -81,7 +81,7 @@ impl Machine {
         });
     }
 
-    /// Runs its tasks for so many milliseconds, the first of which is the world's present one.
+    /// Runs its tasks for `span` milliseconds, beginning with the world's present one.
     pub fn run(&self, span: u64) {
         let due = self.due(now() + span);
         BASE.set((self.faster == 0).then_some(self.base));
@@ -89,7 +89,7 @@ impl Machine {
             if due > Instant::now() {
                 return sleep_until(due).await;
             }
-            // Its clock is slow, and stands for now. What has arrived is worked off all the same.
+            // Its clock is slow, and stands still now. The tasks handle arrivals all the same.
             for _ in 0..TURNS {
                 yield_now().await;
             }

@@ -1,7 +1,7 @@
-//! Runs the library as it is on simulated links, clocks, servers and processes, all from one number, and judges what
-//! happened. See `scripts/simulate`.
+//! Runs the unchanged library on simulated links, clocks, servers and processes, all derived from one number, and
+//! judges what happened. See `scripts/simulate`.
 //!
-//! Each run is a process of its own: what a process has only once, such as counters, is the same in each of them.
+//! Each run is a separate process, so that global state such as counters starts the same.
 
 mod care;
 mod chance;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long one run may take of a processor: many times what any takes.
+/// How much processor time one run may take: many times more than any needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const USAGE: &str =
@@ -49,9 +49,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one seed in this process, and prints what came of it.
+/// Runs one seed in this process, and prints the result.
 fn run(seed: u64, cuts: &[&str], tells: bool) -> ExitCode {
-    // A run that does not come to its end is a find too.
+    // A run that does not finish is a violation too.
     thread::spawn(|| {
         while clock_gettime(ClockId::ProcessCPUTime).tv_sec < LIMIT.as_secs() as i64 {
             thread::sleep(Duration::from_millis(500));

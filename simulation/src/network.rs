@@ -20,24 +20,24 @@ use crate::machine::now;
 pub const UP: usize = 0;
 pub const DOWN: usize = 1;
 
-/// How long bytes are on their way, in milliseconds.
+/// How long bytes travel, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Delay {
     pub least: u64,
     pub jitter: u64,
 }
 
-/// What a link does to what goes over it.
+/// What a link does to the bytes that go over it.
 #[derive(Debug)]
 struct Link {
     delay: Delay,
     /// Until when bytes take longer, and by how much.
     slow: (u64, u64),
-    /// Until when bytes are held back, in each direction.
+    /// Until when it holds bytes back, in each direction.
     held: [u64; 2],
-    /// Until when connections are refused.
+    /// Until when it refuses connections.
     refused: u64,
-    /// Until when nobody answers who connects.
+    /// Until when attempts to connect get no answer.
     mute: u64,
     chance: Rng,
 }
@@ -56,12 +56,12 @@ struct Pipe {
     last: u64,
     /// When the end arrives.
     ends: Option<u64>,
-    /// Bytes vanish, and so does the end.
+    /// Whether bytes vanish, and the end too.
     is_dead: bool,
-    /// Whoever reads it has gone.
+    /// Whether the reader has gone.
     is_left: bool,
     reader: Option<Waker>,
-    /// Up to when what was on its way has arrived.
+    /// Up to when bytes in flight have arrived.
     arrived: u64,
 }
 
@@ -73,16 +73,16 @@ struct Connection {
 struct State {
     links: BTreeMap<(usize, usize), Link>,
     connections: BTreeMap<u64, Connection>,
-    /// When a reader has something to read: the time, a number that is drawn, the connection and the direction.
+    /// When each reader next has something to read: the time, a random number, the connection and the direction.
     due: BinaryHeap<Reverse<(u64, u32, u64, usize)>>,
-    /// Draws who is first of those for whom something arrives at the same time.
+    /// Draws the order of arrivals at the same time.
     chance: Rng,
     last: u64,
-    /// Where each server takes its connections, while it is up.
+    /// Where each server accepts its connections, while it is up.
     doors: BTreeMap<usize, UnboundedSender<End>>,
-    /// The servers for which something has arrived.
+    /// The servers that bytes have arrived for.
     busy: Vec<usize>,
-    /// When what a process has read last over a link was sent.
+    /// When the bytes that a process last read over a link were sent.
     heard: BTreeMap<(usize, usize), u64>,
 }
 
@@ -120,7 +120,7 @@ impl Network {
         self.lock().links.insert((process, server), link);
     }
 
-    /// Opens the door of a server, or closes it.
+    /// Opens or closes the door of a server, where it accepts connections.
     pub fn set_door(&self, server: usize, door: Option<UnboundedSender<End>>) {
         let before = match door {
             Some(door) => self.lock().doors.insert(server, door),
@@ -133,14 +133,14 @@ impl Network {
         self.lock().doors.contains_key(&server)
     }
 
-    /// Returns when the first of what has arrived by now did.
+    /// Returns when the first bytes arrived that are due by now.
     pub fn next(&self) -> Option<u64> {
         let state = self.lock();
         let Reverse((due, ..)) = state.due.peek()?;
         (*due <= now()).then_some(*due)
     }
 
-    /// Wakes those for whom something has arrived by this time. Returns the servers among them.
+    /// Wakes the readers that bytes have arrived for by this time. Returns the servers among them.
     pub fn deliver(&self, time: u64) -> Vec<usize> {
         let mut woken = Vec::new();
         let mut state = self.lock();
@@ -168,17 +168,17 @@ impl Network {
         busy
     }
 
-    /// Returns when what a process has read last from a server was sent.
+    /// Returns when the bytes that a process last read from a server were sent.
     pub fn heard(&self, process: usize, server: usize) -> Option<u64> {
         self.lock().heard.get(&(process, server)).copied()
     }
 
-    /// Forgets what a process has read, since another one begins in its place.
+    /// Forgets what a process has read, since another one starts in its place.
     pub fn forget(&self, process: usize) {
         self.lock().heard.retain(|(one, _), _| *one != process);
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no bytes are in flight.
     pub fn is_quiet(&self) -> bool {
         let state = self.lock();
         state.due.is_empty() && state.busy.is_empty()
@@ -216,7 +216,7 @@ impl Network {
         self.each(process, server, |link| link.mute = now() + span);
     }
 
-    /// Ends all faults of links, and the connections that have met one.
+    /// Ends all faults of links, and all connections that met one.
     pub fn heal(&self) {
         self.each(None, None, |link| {
             link.slow = (0, 0);
@@ -227,7 +227,7 @@ impl Network {
         self.cut(None, None, 0);
     }
 
-    /// Has what is written to connections vanish from now on, in one direction, as if one side had forgotten them.
+    /// From now on, drops all bytes of connections in one direction, as if one side had forgotten them.
     pub fn half_open(&self, process: usize, server: usize, way: usize) {
         let mut state = self.lock();
         for connection in state.connections.values_mut() {
@@ -237,7 +237,7 @@ impl Network {
         }
     }
 
-    /// Ends connections. Of what is on its way, so many bytes arrive in each direction.
+    /// Ends connections. Of the bytes in flight, `bytes` arrive in each direction.
     pub fn cut(&self, process: Option<usize>, server: Option<usize>, bytes: usize) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -303,7 +303,7 @@ impl End {
         if pipe.ends.is_some() || pipe.is_left {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // No bytes would be taken for the end.
+        // An empty write would look like the end.
         if !pipe.is_dead && !bytes.is_empty() {
             pipe.last = pipe.last.max(arrival);
             pipe.queue.push_back(Chunk {
@@ -474,7 +474,7 @@ impl Connect for Dialer {
     }
 }
 
-/// Returns a door for a server, and where its connections come out.
+/// Returns a door for a server, and the receiver of its connections.
 pub fn door() -> (
     UnboundedSender<End>,
     tokio::sync::mpsc::UnboundedReceiver<End>,

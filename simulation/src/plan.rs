@@ -1,4 +1,4 @@
-//! What a seed chooses: servers, names, processes with their tasks and what those do, and the weather.
+//! The plan that a seed chooses: servers, names, processes with their tasks and steps, and the weather.
 
 mod cut;
 mod faults;
@@ -34,9 +34,9 @@ pub enum Kind {
 pub struct Shared {
     pub kind: Kind,
     pub name: String,
-    /// The client that asks for it. A RedLock is asked for by all of them.
+    /// The client that asks for it. All clients ask for a RedLock.
     pub client: usize,
-    /// How many permits there are, or what a latch counts.
+    /// The number of permits, or the count of a latch.
     pub total: u32,
 }
 
@@ -58,7 +58,7 @@ pub enum By {
 #[derive(Clone, Copy, Debug)]
 pub enum Ending {
     Unlock,
-    /// The future of the unlock is dropped after so many polls.
+    /// The future of the unlock is dropped after this many polls.
     Unfinished(u32),
     Drop,
     Forget,
@@ -69,9 +69,9 @@ pub enum Ending {
 /// What happens to the future of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Care {
-    /// Dropped after so many polls: at once, or when it would be polled again.
+    /// Dropped after this many polls: at once, or when it would be polled again.
     pub dropped: Option<(u32, bool)>,
-    /// After so many polls, not polled for so many milliseconds.
+    /// After this many polls, not polled for this many milliseconds.
     pub unpolled: Option<(u32, u64)>,
 }
 
@@ -122,10 +122,10 @@ pub struct Plan {
     pub seed: u64,
     pub weather: &'static str,
     pub topology: Topology,
-    /// How many millionths faster each server's clock is.
+    /// How much faster each server's clock is, in millionths.
     pub clocks: Vec<i64>,
     pub delay: Delay,
-    /// By how much the ways of some links are longer, at most.
+    /// The largest additional delay of a link.
     pub spread: u64,
     pub names: Vec<Shared>,
     pub processes: Vec<Process>,
@@ -161,7 +161,8 @@ fn odds(chance: &mut Rng, percent: u32) -> bool {
     chance.u32(..100) < percent
 }
 
-/// Servers that pass data on to each other have the same time, as far as leases are concerned.
+/// Servers that may take over each other's data have clocks of the same speed, so that a lease lasts equally long on
+/// all.
 fn clocks(chance: &mut Rng, topology: Topology) -> Vec<i64> {
     let mut drawn = || chance.i64(-8_000..=8_000);
     let shared = drawn();
@@ -173,7 +174,7 @@ fn clocks(chance: &mut Rng, topology: Topology) -> Vec<i64> {
 }
 
 impl Plan {
-    /// Returns how long a server may have something that nobody prolongs or gives back.
+    /// Returns how long a server may keep a hold that nobody renews or gives back.
     pub fn longest(&self) -> u64 {
         LONGEST_LEASE.max(self.watchdog) + self.command_timeout
     }
@@ -229,7 +230,7 @@ impl Plan {
         }
     }
 
-    /// Returns what a person wants to know first.
+    /// Returns a summary for people.
     pub fn described(&self) -> String {
         let Delay { least, jitter } = self.delay;
         let tasks: Vec<_> = self.processes.iter().map(|one| one.tasks.len()).collect();

@@ -19,14 +19,14 @@ use crate::sentinels::SERVICE;
 use crate::server::PORT;
 use crate::world::is_over;
 
-/// A guard, with the numbers of its holds.
+/// A guard with the numbers of its holds.
 struct Held {
     guard: Arc<Guard>,
     holds: Vec<u64>,
     owner: Owner,
 }
 
-/// What the tasks of one process share.
+/// The state that the tasks of one process share.
 pub struct Process {
     pub number: usize,
     pub plan: Arc<Plan>,

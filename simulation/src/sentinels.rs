@@ -1,4 +1,4 @@
-//! Sentinels, and what the servers that they watch are.
+//! Simulated sentinels, and the roles of the servers that they watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use crate::server::PORT;
 pub const SERVICE: &str = "locks";
 
 struct State {
-    /// Which primary each sentinel knows, and by which epoch.
+    /// The primary and its epoch, as each sentinel knows them.
     known: Vec<(usize, u64)>,
     is_replica: Vec<bool>,
-    /// When each sentinel first told each process what it knows now.
+    /// When each sentinel first told each process its present knowledge.
     told: BTreeMap<(usize, usize), u64>,
-    /// The primary that a replica is to take over from, or has.
+    /// The primary that a replica takes over from, or has taken over from.
     former: Option<usize>,
-    /// Whose keys processes have used there since the replica knows no more of it: the name, and the process.
+    /// The names that processes have used there since the replica stopped following, each with the process.
     used: BTreeSet<(usize, usize)>,
 }
 
@@ -35,7 +35,7 @@ struct Shared {
     plan: Arc<Plan>,
     network: Network,
     state: Mutex<State>,
-    /// Signals to those that listen to a sentinel that it knows something else.
+    /// Signals to the listeners of a sentinel that its knowledge has changed.
     news: Vec<watch::Sender<()>>,
 }
 
@@ -107,7 +107,7 @@ impl Sentinels {
         newest.map_or(0, |(primary, _)| primary)
     }
 
-    /// From now on what is said to this primary may be lost.
+    /// Begins a failover: from now on, writes to this primary may be lost.
     pub fn begin(&self, former: usize) {
         let mut state = self.lock();
         state.former = Some(former);
@@ -118,14 +118,14 @@ impl Sentinels {
         self.lock().is_replica[server] = false;
     }
 
-    /// The former primary becomes a replica.
+    /// Turns the former primary into a replica.
     pub fn convert(&self, server: usize) {
         let mut state = self.lock();
         state.is_replica[server] = true;
         state.former = None;
     }
 
-    /// A sentinel hears of the primary.
+    /// Tells a sentinel of the primary.
     pub fn learn(&self, sentinel: usize, primary: usize) {
         let mut state = self.lock();
         let epoch = state.known[sentinel].1 + 1;
@@ -135,14 +135,14 @@ impl Sentinels {
         self.0.news[sentinel].send_replace(());
     }
 
-    /// Another process begins in place of one, and knows nothing.
+    /// Forgets what a process was told, since another one starts in its place.
     pub fn forget(&self, process: usize) {
         self.lock().told.retain(|(_, one), _| *one != process);
         self.0.network.forget(process);
     }
 
-    /// Returns the names of which something may be lost: those used at the former primary, by `all`, or by processes
-    /// that no sentinel has told of the new one so far.
+    /// Returns the names that may have lost data: those used at the former primary by `all` processes, or by processes
+    /// that no sentinel has told of the new one yet.
     pub fn at_stake(&self, all: bool) -> BTreeSet<usize> {
         let state = self.lock();
         let newest = state.known.iter().map(|(_, epoch)| *epoch).max();
@@ -160,7 +160,7 @@ impl Sentinels {
         used.map(|(name, _)| *name).collect()
     }
 
-    /// Answers what is asked on a connection, and tells of changes there.
+    /// Answers questions on a connection, and announces changes there.
     async fn converse(&self, sentinel: usize, mut end: End) {
         let process = end.process().unwrap_or_default();
         let mut news = self.0.news[sentinel].subscribe();
@@ -244,7 +244,7 @@ fn bulks(words: &[&str]) -> String {
         .collect()
 }
 
-/// What a server behind sentinels is.
+/// The role of a server behind sentinels.
 struct Role {
     sentinels: Sentinels,
     server: usize,

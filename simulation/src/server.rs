@@ -1,4 +1,4 @@
-//! A simulated server: one in memory, on a machine of its own, behind links.
+//! A simulated server: a server in memory, on its own machine, behind links.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::network::{Network, door};
 /// The port of all servers.
 pub const PORT: u16 = 6379;
 
-/// What a server knows when it is back.
+/// The data of a server that is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Everything.
     All,
-    /// What it knew at an earlier time.
+    /// The data of an earlier time.
     Earlier,
     Nothing,
 }
@@ -27,7 +27,7 @@ pub struct Server {
     memory: MemoryServer,
     number: usize,
     network: Network,
-    /// What stands before it, if it is one of several.
+    /// The gate in front of it, if it is one of several.
     gate: Option<Arc<dyn Gate>>,
     earlier: Option<MemoryServer>,
     hangs: bool,
@@ -78,12 +78,12 @@ impl Server {
         self.memory.stop();
     }
 
-    /// Keeps what the server knows now, for a restart later.
+    /// Saves the server's present data for a later restart.
     pub fn keep(&mut self) {
         self.earlier = Some(self.copied());
     }
 
-    /// Returns what the server knows now.
+    /// Returns a copy of the server's present data.
     pub fn copied(&self) -> MemoryServer {
         let memory = &self.memory;
         self.machine.block_on(async { memory.with_same_data() })
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Begins again with what another server knew.
+    /// Restarts with the data of another server.
     pub fn restart_with(&mut self, data: &MemoryServer) {
         self.begin_again(|memory| memory.restart_with(data));
     }
@@ -110,23 +110,23 @@ impl Server {
         self.open();
     }
 
-    /// Whether it takes part in what servers do with each other.
+    /// Whether it takes part in moves and failovers.
     pub fn is_well(&self) -> bool {
         !self.hangs && self.network.has_door(self.number)
     }
 
-    /// Hands the keys that are meant over to another server.
+    /// Moves the keys for which `is_meant` returns `true` to another server.
     pub fn hand_over(&self, to: &Self, is_meant: impl Fn(&str) -> bool) {
         self.memory.hand_over(&to.memory, is_meant);
     }
 
-    /// Deletes the keys that are meant.
+    /// Deletes the keys for which `is_meant` returns `true`.
     pub fn delete(&self, is_meant: impl Fn(&str) -> bool) {
         let nobody = self.machine.block_on(async { MemoryServer::new() });
         self.memory.hand_over(&nobody, is_meant);
     }
 
-    /// Ends subscriptions to sharded channels that are meant.
+    /// Ends subscriptions to sharded channels for which `is_meant` returns `true`.
     pub fn unsubscribe(&self, is_meant: impl Fn(&str) -> bool) {
         self.memory.unsubscribe(is_meant);
     }
@@ -145,7 +145,7 @@ impl Server {
         self.memory.refuse(text);
     }
 
-    /// Carries out a command at once. Returns the words of the answer, however they are nested; none from a server that
+    /// Carries out a command at once. Returns the words of the answer without their nesting, or none if the server
     /// hangs.
     pub fn ask(&self, words: &[&str]) -> Vec<String> {
         if self.hangs {

@@ -1,16 +1,16 @@
-//! Makes a run that breaks a promise smaller: leaves out faults, processes, tasks and steps, as long as it breaks it.
+//! Shrinks a run that breaks a promise: leaves out faults, processes, tasks and steps, as long as it still breaks that.
 
 use std::process::ExitCode;
 
 use crate::fleet::run;
 use crate::plan::{Cut, Plan};
 
-/// How many smaller runs are tried at most.
+/// The most smaller runs to try.
 const TRIES: u32 = 600;
 
 struct Search {
     seed: u64,
-    /// What is broken, without its numbers.
+    /// The violation, without its numbers.
     broken: String,
     cuts: Vec<Cut>,
     tries: u32,
@@ -46,7 +46,7 @@ pub fn shrink(seed: u64) -> ExitCode {
 }
 
 impl Search {
-    /// Leaves something out for good if the run is still broken without it.
+    /// Leaves a part out for good if the run still breaks the promise without it.
     fn tries(&mut self, cut: Cut) -> bool {
         if self.tries >= TRIES {
             return false;
@@ -80,7 +80,7 @@ impl Search {
         }
     }
 
-    /// Leaves out what can be of the steps of a task, by halves.
+    /// Leaves out as many steps of a task as possible, by halves.
     fn halve(&mut self, process: usize, task: usize, from: usize, to: usize) {
         if to - from < 2 {
             return;
@@ -94,7 +94,7 @@ impl Search {
     }
 }
 
-/// Returns a violation without what differs between runs.
+/// Returns a violation without the parts that differ between runs.
 fn kind(what: &str) -> String {
     let words = what.split_whitespace();
     let words = words.filter(|word| !word.contains(|letter: char| letter.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! One run: lets time pass, has the machines run in turn, and does what the plan has in store for them.
+//! One run: lets time pass, runs the machines in turn, and carries out the faults of the plan.
 
 mod slots;
 mod takeover;
@@ -22,14 +22,14 @@ use crate::sentinels::Sentinels;
 use crate::server::{Memory, Server};
 use takeover::Takeover;
 
-/// How old the servers are when the processes begin: a RedLock trusts none that is younger than a lease.
+/// How old the servers are when the processes begin. A RedLock trusts no server that is younger than a lease.
 const AGE: u64 = 200_000;
-/// How long calls may take to end once all is well.
+/// How long calls may take to end once all faults are over.
 const PATIENCE: u64 = 60_000;
-/// Longer than anything lasts on a server: request marks stand for two minutes.
+/// Longer than any key lasts on a server. Request marks last for two minutes.
 const QUIET: u64 = 150_000;
 
-/// How many milliseconds processes run at a time where nothing has arrived for so long.
+/// How many milliseconds processes run at a time while nothing has arrived for as long.
 const QUIET_SPAN: u64 = 5;
 const QUIET_AFTER: u64 = 6;
 
@@ -37,7 +37,7 @@ thread_local! {
     static IS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether tasks are to begin nothing new.
+/// Whether tasks should begin nothing new.
 pub fn is_over() -> bool {
     IS_OVER.get()
 }
@@ -66,20 +66,20 @@ struct World {
     cluster: Option<Cluster>,
     processes: Vec<Life>,
     chance: Rng,
-    /// What ends later.
+    /// Faults that end later.
     later: Vec<(u64, Fault)>,
-    /// When something arrived last.
+    /// When bytes last arrived.
     quiet_since: u64,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub struct Outcome {
     pub hash: u64,
     pub simulated: u64,
     pub figures: Figures,
 }
 
-/// Lives through a plan.
+/// Runs a plan.
 pub fn live(plan: Plan, tells: bool) -> Outcome {
     MemoryServer::begin_time(Duration::from_secs(BEGIN));
     let plan = Arc::new(plan);
@@ -194,10 +194,10 @@ impl World {
 
     /// Lets a millisecond pass.
     fn tick(&mut self) {
-        // What processes have sent while they ran for longer than a millisecond arrives in its order.
+        // Processes may have run for longer than a millisecond. What they sent arrives in order.
         while let Some(due) = self.network.next() {
             let servers = self.network.deliver(due);
-            // What a server answers without delay has arrived by the time that the processes run.
+            // Answers without delay have arrived before the processes run.
             for host in servers {
                 let machine = self.machine(host);
                 machine.jump();
@@ -205,7 +205,7 @@ impl World {
             }
             self.quiet_since = now();
         }
-        // Where nothing has been on its way for long, nobody depends on the others for a while.
+        // If nothing has been in flight for long, the machines are independent of each other for a while.
         let is_quiet = self.network.is_quiet() && now() > self.quiet_since + QUIET_AFTER;
         let span = if is_quiet { QUIET_SPAN } else { 1 };
         let count = self.processes.len();
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Ends the faults that are due, or all.
+    /// Ends the faults that are due, or all of them.
     fn end_due(&mut self, all: bool) {
         let mut due = Vec::new();
         self.later.retain(|(at, fault)| {
@@ -344,7 +344,7 @@ impl World {
         }
     }
 
-    /// A server has lost data.
+    /// Tells the judge that a server has lost data.
     fn forgets(&self, server: usize) {
         for (at, shared) in self.plan.names.iter().enumerate() {
             let is_there = match &self.sentinels {
@@ -371,7 +371,7 @@ impl World {
         }
         self.network.cut(Some(process), None, 64);
         let killed = std::mem::replace(&mut self.processes[process], Life::Killed);
-        // Nothing of it runs any more, so nothing is dropped.
+        // A killed process runs no code, so nothing is dropped.
         std::mem::forget(killed);
         judge(|judge| judge.killed(process));
         self.later.push((now() + span, Fault::Kill(process)));
@@ -409,7 +409,7 @@ impl World {
         }
     }
 
-    /// Looks what is left on the servers.
+    /// Checks what is left on the servers.
     fn inspect(&mut self) {
         set_now(now() + QUIET);
         for (number, server) in self.servers.iter().enumerate() {

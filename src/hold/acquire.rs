@@ -8,11 +8,11 @@
 //! 4. The lock is fair: the call stands in the server queue.
 //! 5. Otherwise it stands in the local queue, and asks as soon as it is at its front.
 //!
-//! The calls of one owner race with each other, so any of these may end with the news that the owner has the lock by
-//! another call ([`Outcome::Reenter`]). Then it starts over at 1.
+//! The calls of one owner race with each other. So any of these may find that another call has brought the owner the
+//! lock ([`Outcome::Reenter`]), and then starts over at 1.
 //!
-//! Nothing has to be cleaned up in here. What a request may have left belongs to its [`Attempt`], the place in the
-//! local queue is given up by [`InQueue`], and both are dropped with the future.
+//! Nothing has to be cleaned up here. An [`Attempt`] owns what its requests may have left, [`InQueue`] gives up the
+//! place in the local queue, and both are dropped with the future.
 
 use std::pin::pin;
 
@@ -49,15 +49,14 @@ impl AcquireRequest {
         taken
     }
 
-    /// Does the same for a lock of a set. The calls of the set are counted by their caller, which asks for some locks
-    /// several times.
+    /// Does the same for a lock of a set. The set counts its calls itself, since it asks for some locks several times.
     pub(super) async fn acquire_member(
         &self,
         deadline: Deadline,
     ) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.shown_owner());
         self.client.ensure_open()?;
-        // The future around it costs an allocation, so it is made only if somebody records the span or waits for long.
+        // The wrapping future costs an allocation, so it is made only if the span is recorded or a long wait is logged.
         let acquired = match span.is_disabled() && self.client.settings.long_wait.is_none() {
             true => self.take(deadline).await,
             false => {
@@ -92,7 +91,7 @@ impl AcquireRequest {
                         self.client.tally.reentered((&self.kind).into(), name);
                         return Ok(Some(guard));
                     }
-                    // The hold has ended meanwhile; there may be a newer one.
+                    // The hold has ended in the meantime; there may be a newer one.
                     Ok(None) => {}
                     Err(error) => {
                         Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
@@ -117,11 +116,11 @@ impl AcquireRequest {
             } else if let WakeSource::ServerQueue { priority } = self.wake_source {
                 Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
-                // From here on, a hold that is given back in this process may be left for this call.
+                // From here on, this call may get a handoff.
                 let place = in_queue.get_or_insert_with(|| InQueue::new(self, &local));
                 match self.stand_in_queue(&local, place, &wait).await? {
                     Some(outcome) => outcome,
-                    // On the heap, so that a call which stands in the local queue does without this future.
+                    // On the heap, so that a call that stands in the local queue does not carry this future.
                     None => Box::pin(self.at_front(&local, &mut wait, place)).await?,
                 }
             };
@@ -130,7 +129,7 @@ impl AcquireRequest {
                     debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(guard));
                 }
-                // If the other call's hold has ended by then, this one goes on from where it stood.
+                // If the other call's hold has already ended, this one keeps its place.
                 Outcome::Reenter => {}
                 Outcome::GaveUp => return Ok(None),
             }
@@ -138,7 +137,7 @@ impl AcquireRequest {
     }
 
     /// Waits behind the other waiters of this process, if there are any. Returns `None` once this call has to ask the
-    /// server: it has come to the front, or it is a reader whose time is up, which asks next to the others.
+    /// server, because it has come to the front, or because it is a reader that has waited long enough.
     async fn stand_in_queue(
         &self,
         local: &LocalLock,
@@ -153,23 +152,23 @@ impl AcquireRequest {
     }
 
     /// Waits for the front, with others ahead. The wait may end earlier: a named owner joins its hold in another
-    /// process, or another call here brings its owner the lock. `None` is as for
-    /// [`stand_in_queue`](Self::stand_in_queue).
+    /// process, or another call here brings its owner the lock. Returns `None` as
+    /// [`stand_in_queue`](Self::stand_in_queue) does.
     async fn behind_others(
         &self,
         local: &LocalLock,
         place: &Place<'_>,
         wait: &Wait,
     ) -> Result<Option<Outcome>, Error> {
-        // The call may be polled for an answer, and not at its place.
+        // Until then, the call may be polled for an answer instead of at its place.
         place.catch_up(BootInstant::now().plus(self.timeout()));
         if let Some(outcome) = Box::pin(self.join(local)).await? {
             return Ok(Some(outcome));
         }
         let turn = pin!(async {
-            // The call of the other side that is ahead may not be polled by anybody, or may be waiting for one of
-            // Redisson's clients, which would let this call in. So the local order holds for this long at most; the
-            // server keeps the order too.
+            // Nobody may poll the call of the other side that is ahead, or it may wait for one of Redisson's clients,
+            // which would let this call in. So the local order applies for at most this long. The server keeps the
+            // order too.
             if self.role().waits_for_other_side()
                 && let Ok(turn) = Box::pin(timeout(WAITER_MARK_TTL, place.comes())).await
             {
@@ -182,7 +181,7 @@ impl AcquireRequest {
         Ok(match turn {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),
-            // This reader has not asked so far, and may be let in next to the readers that have the lock.
+            // This reader has not asked yet, and may be admitted along with the readers that have the lock.
             None if self.kind.is_shared() => {
                 place.goes_beside();
                 None
@@ -191,11 +190,11 @@ impl AcquireRequest {
         })
     }
 
-    /// Attempts to join a hold that a named owner may have through another process: that is a re-entry, and never
+    /// Attempts to join a hold that a named owner may have through another process. That is a re-entry, which never
     /// queues. Returns `None` if the call has to queue.
     ///
-    /// Asked only by a call that finds others ahead of it. At the front, a request for the lock joins such a hold too.
-    /// It asks by an attempt of its own that only joins: a lock that is free is not taken ahead of those that wait.
+    /// Only for a call that finds others ahead of it; at the front, a request for the lock joins such a hold too. Uses
+    /// a separate attempt that only joins, so that it does not take a free lock ahead of other waiters.
     async fn join(&self, local: &LocalLock) -> Result<Option<Outcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
@@ -215,7 +214,7 @@ impl AcquireRequest {
     }
 
     /// Attempts to acquire the lock once, without entering any queue: it may overtake the calls that wait here. It asks
-    /// behind the releases of this process that are on their way, and does not overtake those.
+    /// behind the releases of this process that are in flight.
     async fn ask_once(&self, local: &LocalLock) -> Result<Outcome, Error> {
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;

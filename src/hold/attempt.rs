@@ -1,21 +1,21 @@
-//! One acquisition that has no hold yet: asks the server, and undoes what may have come of that.
+//! One acquisition that has no hold yet: asks the server, and undoes whatever the requests may have left.
 //!
 //! All requests of an attempt carry one acquisition id, so the server takes a repeated one for the same acquisition,
 //! and one release undoes all of them. An attempt ends in one of three ways:
 //!
 //! 1. It is granted ([`grant`]): a guard takes over, and the `Undo` is disarmed.
 //! 2. The server has answered that it has nothing of this hold, and nothing is in doubt: the `Undo` is disarmed.
-//! 3. In any other case, a future that is dropped at any await included, the `Undo` is dropped and sends the release.
+//! 3. In any other case, including a future that is dropped at any await, the `Undo` is dropped and sends the release.
 //!
 //! # Invariants
 //!
 //! 1. The `Undo` is armed from before the first request that may leave the hold on the server. From then on it is in
 //!    one place: in `undo`, or lent to the place in the local queue (`is_lent`).
-//! 2. `in_doubt` is never taken back for an acquisition id: no later refusal shows that an earlier request is not
-//!    carried out behind it.
-//! 3. While an attempt with a place awaits anything, its `Undo` lies with the place, so that a call which goes ahead of
-//!    it finds the `Undo` there and has the release sent first. A hold that its release cannot tell apart is exempt:
-//!    its `Undo` stays here.
+//! 2. `in_doubt` is never cleared for an acquisition id: after a refusal, the server may still carry out an earlier
+//!    request.
+//! 3. While an attempt with a place awaits anything, its `Undo` lies with the place. A call that goes ahead of it finds
+//!    the `Undo` there, and has the release sent first. The exception is a hold that its release cannot tell apart from
+//!    others: its `Undo` stays here.
 
 mod grant;
 mod transfer;
@@ -52,9 +52,9 @@ const MOST_TOKENS: u32 = 64;
 /// The answer to an attempt.
 pub(crate) enum Attempted {
     Granted(LockGuard),
-    /// Refused. After this time the lock may be free even if nobody tells of it.
+    /// Refused. After this time, the lock may be free even without a message.
     Busy(Ttl),
-    /// Neither granted nor refused: the lock was left to others, or others went ahead of this call and what it got was
+    /// Neither granted nor refused: the lock was left to others, or others went ahead of this call and its grant was
     /// given back. The call begins again.
     Yielded,
 }
@@ -70,42 +70,41 @@ pub(crate) enum Polling {
 ///
 /// It is made for one call: [`waiting`](Self::waiting) for a call at the front, which asks as often as it has to;
 /// [`new`](Self::new) for one that asks once, stands in a server queue or is one of several members. Each time the call
-/// has the [`turn`](Self::turn), it sends a request, by [`send`](Self::send) or [`poll`](Self::poll), and the answer is
-/// handled before anything else is awaited.
+/// has the [`turn`](Self::turn), it sends a request with [`send`](Self::send) or [`poll`](Self::poll), and handles the
+/// answer before it awaits anything else.
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
-    /// What is asked for: the hold of the guard if it is granted. Until then it has no level here, and what the server
-    /// may have of it is the `Undo`'s.
+    /// The requested hold, which gets a guard if it is granted. Until then, it has no level here, and the `Undo` owns
+    /// what the server may have of it.
     hold: Arc<Hold>,
-    /// How long the next request may take: what waiting for the turn has left of the time of one request.
+    /// How long the next request may take: the time of one request, less the wait for the turn.
     budget: Duration,
     /// Armed from before the first send until an answer shows that the server has nothing of this hold, or a guard
     /// takes over.
     undo: Option<Undo<Share>>,
-    /// A try went unanswered, and may be carried out after one that was answered; or the hold stands in a server
-    /// queue, and may be granted at any time. Either way, a refusal does not show that the server has nothing of this
-    /// hold.
+    /// Whether a refusal does not prove that the server has nothing of this hold. An unanswered try may run after one
+    /// that was answered, or the hold stands in a server queue and may be granted at any time.
     in_doubt: bool,
-    /// The hold has had a place in the server queue. If it is given one again, that place was lost.
+    /// Whether the hold has had a place in the server queue. If it is given another, that place was lost.
     placed: bool,
-    /// The place may be waiting for a release by one of Redisson's clients.
+    /// Whether the place may be waiting for a release by one of Redisson's clients.
     is_foreign: bool,
-    /// Where a waiter whose hold stands in a server queue is told of a grant by a release of this process.
+    /// Receives the grant of a hold that stands in a server queue, if a release of this process moves the lock to it.
     expected: Option<Expected>,
     /// The place in the local queue, for a call at its front: the `Undo` is lent to it.
     place: Option<&'a Place<'a>>,
-    /// The `Undo` is lent to the place.
+    /// Whether the `Undo` is lent to the place.
     is_lent: bool,
-    /// Others went ahead of this call, since nobody polled it. Its `Undo` is done by then, so a grant that the request
-    /// under way may bring is being released and must not become a guard.
+    /// Whether others went ahead of this call, since nobody polled it. Its `Undo` has run by then, so a grant by the
+    /// request in flight is being released and must not become a guard.
     was_passed: bool,
     /// The waiter mark of a call that waits for a read-write lock, and when that call came.
     mark: Option<(WaiterMark, BootInstant)>,
     /// Where this process stands in the turn order, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
-    /// The lock was given back for this call here, and could not be passed on. For a fenced lock, the next request then
-    /// reserves many tokens, since a lack of them may have been the reason.
+    /// Whether a handoff for this call could not be passed on. For a fenced lock, the next request then reserves many
+    /// tokens, since a lack of them may have been the reason.
     follows: bool,
 }
 
@@ -156,8 +155,7 @@ impl<'a> Attempt<'a> {
         place: &'a Place<'a>,
         came: BootInstant,
     ) -> Self {
-        // Until the server has answered, its date for the call is not known: requests say how long the call has
-        // waited.
+        // The server's date for the call is unknown until it answers, so requests say how long the call has waited.
         let unknown = WaiterMark {
             came: 0,
             marked: false,
@@ -178,9 +176,9 @@ impl<'a> Attempt<'a> {
         (mark.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
     }
 
-    /// Waits for the turn to ask: until no other call of this owner asks, and the releases of this process that would
-    /// be in the way are ahead of it. It waits for less than the time of one request. The next request has that much less
-    /// time, so that a silent server does not cost several timeouts.
+    /// Waits for the turn to ask: until no other call of this owner asks, and the releases of this process that are in
+    /// the way are ahead of it. Waits for less than the time of one request, and shortens the next request by as much,
+    /// so that a silent server does not cost several timeouts.
     ///
     /// The caller keeps the turn until its request is answered: a second request of the same owner has another
     /// acquisition id, and would find the lock busy. Returns `None` if the turn does not come in time, or if a call of
@@ -193,12 +191,12 @@ impl<'a> Attempt<'a> {
         let barrier = match self.request.kind {
             // Readers share the lock, so that only a release of the same owner is in the way.
             Kind::Read(_) => Barrier::Own,
-            // Writers that wait in other processes go first, if the answer to the release tells of them.
+            // Writers in other processes go first, if the answer to the release says that they wait.
             Kind::Write(_) if is_wanted_elsewhere() => Barrier::Answered,
             // Behind the releases of this process on the connection. Their answers are not awaited.
             _ => Barrier::Sent,
         };
-        // Nothing more is asked of a server that does not answer while too much is owed to it.
+        // While too much is owed to a silent server, it is asked for nothing more.
         self.request
             .client
             .reaper
@@ -223,10 +221,10 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends the acquisition and handles its answer. If others went ahead because nobody polled this call, its `Undo`
-    /// is done, and the attempt starts over with a fresh acquisition id.
+    /// has run, and the attempt starts over with a fresh acquisition id.
     ///
-    /// If the future is dropped, what the request may bring is released: by the drop of this attempt, or by that of the
-    /// place which the `Undo` is lent to.
+    /// If the future is dropped, so is this attempt, or the place that has its `Undo`. Either releases what the request
+    /// may bring.
     pub(crate) async fn send(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         self.was_passed = !self.regain();
         let attempted = match self.was_passed {
@@ -234,31 +232,31 @@ impl<'a> Attempt<'a> {
             false => self.try_once(mode).await,
         };
         if let Some(place) = self.place.filter(|_| self.was_passed) {
-            // What came of it was given back. With a fresh acquisition id, a late copy of that release finds nothing.
+            // Its result was given back. With a fresh acquisition id, a late copy of that release finds nothing.
             let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
             *self = Self::waiting(self.request, self.local, place, came);
-            // A request that failed has had its time: a call whose limit has passed does not begin again.
+            // After an error, the call does not begin again: its limit may have passed.
             return attempted.and(Ok(Attempted::Yielded));
         }
-        // Between requests too, the server may have something of this call: a waiter mark, or the effect of a request
-        // that went unanswered.
+        // Between requests too, the server may have something of this call: a waiter mark, or the effect of an
+        // unanswered request.
         self.lend(BootInstant::now());
         attempted
     }
 
-    /// Sends one request, with the `Undo` in hand, and handles its answer.
+    /// Sends one request and handles its answer.
     async fn try_once(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         let answer = self.ask(mode).await?;
-        // The `Undo` was done while the request was on its way, so a grant in this answer is not ours any more.
+        // The `Undo` ran while the request was in flight, so a grant in this answer is no longer ours.
         match self.was_passed {
             true => Ok(Attempted::Yielded),
             false => self.answered(Acquired::decode(&answer.reply)?, answer.sent),
         }
     }
 
-    /// Leaves the `Undo` at the front: it is done if nobody polls this call after `until`, and others go ahead of it.
-    /// Keeps the `Undo` of a hold that its release cannot tell apart from others, since that is undone only while it
-    /// is known to be ours.
+    /// Lends the `Undo` to the place. If nobody polls this call after `until`, the `Undo` runs and others go ahead.
+    /// Keeps the `Undo` of a hold that its release cannot tell apart from others, since that may be released only while
+    /// it is known to be ours.
     fn lend(&mut self, until: BootInstant) {
         if let Some(place) = self.place.filter(|_| self.hold.key().is_told_apart())
             && let Some(undo) = self.undo.take()
@@ -268,7 +266,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Takes the `Undo` back. Returns `false` if it was done: others went ahead of this call.
+    /// Takes the `Undo` back. Returns `false` if it has run because others went ahead of this call.
     fn regain(&mut self) -> bool {
         if std::mem::take(&mut self.is_lent) {
             self.undo = self.place.and_then(|place| place.reclaim());
@@ -277,9 +275,9 @@ impl<'a> Attempt<'a> {
         true
     }
 
-    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force, where no lease
-    /// of this lock is longer than `longest`. For a member of a lock over several servers, which has no place in the
-    /// queue of its own name: no `Undo` is lent.
+    /// Attempts the acquisition on a server that votes only if it has forgotten no grant that is in force, given that
+    /// no lease of this lock is longer than `longest`. For a member of a lock over several servers. It has no place in
+    /// the queue of its own name, so no `Undo` is lent.
     pub(crate) async fn poll(
         &mut self,
         mode: AcquireMode,
@@ -301,7 +299,7 @@ impl<'a> Attempt<'a> {
         match Polled::decode(&answer.reply)? {
             Polled::Voted(acquired) => self.answered(acquired, answer.sent).map(Polling::Voted),
             Polled::Abstains(abstention) => {
-                // The guard in front of the script has ended it before it wrote anything of the lock.
+                // The check ahead of the script ended it before it wrote anything of the lock.
                 self.nothing_held();
                 Ok(Polling::Abstains(abstention))
             }
@@ -318,7 +316,8 @@ impl<'a> Attempt<'a> {
                 tokens,
                 writer,
             } => {
-                // Before the hold is entered in the local lock: readers that join its record there look at this.
+                // Noted before the hold is entered in the local lock, since readers that join its record there look at
+                // this.
                 self.hold.record.saw(sent, BootInstant::now(), writer);
                 return self.go_on(sent, count, tokens);
             }
@@ -350,7 +349,7 @@ impl<'a> Attempt<'a> {
                 self.standing = Some(standing);
                 Ok(Attempted::Busy(ttl))
             }
-            // The answer to an attempt to join only: nobody holds the lock, so it can be asked for at once.
+            // The answer to an attempt that only joins: nobody holds the lock, so it can be requested at once.
             Acquired::Free => Ok(Attempted::Busy(Ttl::Ends(Duration::ZERO))),
             Acquired::Upgrade => Err(self.request.upgrade()),
             Acquired::Exhausted => Err(self.request.exhausted()),
@@ -361,8 +360,8 @@ impl<'a> Attempt<'a> {
         refused
     }
 
-    /// Asks for the first level. A level more of a hold that stands here is asked for by
-    /// [`reenter`](AcquireRequest::reenter), under the acquisition id of that hold.
+    /// Asks for the first level. [`reenter`](AcquireRequest::reenter) asks for further levels, under the acquisition id
+    /// of the hold.
     async fn ask(&mut self, mode: AcquireMode) -> Result<Answer, Error> {
         let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
@@ -380,14 +379,15 @@ impl<'a> Attempt<'a> {
             return 1;
         }
         match self.follows {
-            // The calls of this process take turns, however few stand in the local queue just now.
+            // The calls of this process follow each other, even if few stand in the local queue now.
             true => MOST_TOKENS,
             false => self.local.in_queue().clamp(1, MOST_TOKENS),
         }
     }
 
-    /// Sends a request that may leave the hold on the server. The `Undo` is armed, then lent, then the request is sent:
-    /// in any other order there would be an instant at which a dropped or unpolled future leaves the hold to nobody.
+    /// Sends a request that may leave the hold on the server. The `Undo` is armed, then lent, then the request is sent.
+    /// In any other order, there would be an instant at which a dropped or unpolled future leaves the hold without an
+    /// owner.
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
         // If nobody polls this call once the time of the request has passed, others go ahead of it and undo the
@@ -403,8 +403,8 @@ impl<'a> Attempt<'a> {
         answered
     }
 
-    /// Arms the `Undo` before a request is sent that may leave the hold on the server, unless that was done for an
-    /// earlier one. Returns the hold, for requests that do not go through this attempt.
+    /// Arms the `Undo` before a request that may leave the hold on the server, unless an earlier one has armed it.
+    /// Returns the hold, for requests that do not go through this attempt.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let client = &self.request.client;
         self.undo
@@ -412,8 +412,8 @@ impl<'a> Attempt<'a> {
         self.hold.clone()
     }
 
-    /// Notes that the request failed. If it went unanswered, it may still be carried out, and the `Undo` stays armed.
-    /// If it was never sent, or the server refused it, that request has left nothing.
+    /// Notes that the request failed. If it went unanswered, it may still run, and the `Undo` stays armed. If it was
+    /// never sent or was refused, it has left nothing.
     pub(crate) fn failed(&mut self, error: &Error) {
         if error.is_unanswered() {
             self.in_doubt = true;

@@ -1,12 +1,12 @@
 //! Several locks of one server, acquired by one request and released by one.
 //!
-//! The script takes all of the locks or none, so there is never a part to give back. In this process each lock has what
-//! it would have alone: the turn to ask, an attempt with an `Undo`, then a hold and a guard. They share no more than
-//! the request and its acquisition id.
+//! The script takes all of the locks or none, so there is never a part to give back. In this process, each lock has
+//! what it would have alone: the turn to ask, an attempt with an `Undo`, then a hold and a guard. They share only the
+//! request and its acquisition id.
 //!
-//! A batch does not wait. A lock that is not free at once, here or on the server, is named to the caller
-//! ([`group`](super::group)), which waits for that one by itself. So no call waits in one queue while it has a place in
-//! another.
+//! A batch does not wait. If a lock is not free at once, here or on the server, it tells the caller
+//! ([`group`](super::group)), which waits for that lock by itself. So no call waits in one queue while it has a place
+//! in another.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,21 +32,21 @@ use crate::session::unlock::{LevelRelease, still_held};
 /// The largest number of locks in one request.
 pub(crate) const MOST: usize = 100;
 
-/// The answer to an attempt to acquire several locks at once. Unless it was granted, nothing is held by then, and no
-/// place is kept.
+/// The answer to an attempt to acquire several locks at once. Unless it was granted, nothing is held, and no place is
+/// kept.
 pub(crate) enum Batched {
     /// One guard for each lock, in the order of the request.
     Granted(Vec<LockGuard>),
     /// None was acquired: somebody holds the lock at this index.
     Busy(usize),
-    /// None was acquired: the lock at this index has to be asked for by itself, since there is something to wait for
-    /// in this process, or the owner holds it already.
+    /// None was acquired: the lock at this index has to be acquired by itself, since this process has something to wait
+    /// for, or the owner holds it already.
     Apart(usize),
 }
 
 impl AcquireRequest {
-    /// Returns whether both locks, of one owner, may be asked for by one request: their kinds have a script for that,
-    /// and they are on one server, which in a cluster means in one slot.
+    /// Returns whether one request can ask for both locks of one owner: their kinds have a script for that, and they
+    /// are on one server, which in a cluster means in one slot.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let place = |request: &Self| request.client.backend.group(request.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
@@ -54,8 +54,8 @@ impl AcquireRequest {
     }
 }
 
-/// Acquires locks that [go together](AcquireRequest::goes_with), all or none of them, by one request, and only while
-/// a call that waits would overtake no other call of this process.
+/// Acquires locks that [go together](AcquireRequest::goes_with), all or none, with one request. A call that waits asks
+/// only if it overtakes no other call of this process.
 ///
 /// 1. Each lock gets a place and the turn to ask, without waiting. If one cannot, nothing is asked.
 /// 2. The `Undo` of each is armed, then one request asks for all.
@@ -71,7 +71,7 @@ pub(crate) async fn acquire(
         return Ok(Batched::Granted(Vec::new()));
     };
     let local_locks: Vec<LocalLock> = requests.iter().map(|request| request.local()).collect();
-    // The places are only kept: until they are dropped, no other call of this owner asks for these locks.
+    // The places are kept so that, until they are dropped, no other call of this owner asks for these locks.
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_acquisition_id();
     for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
@@ -82,7 +82,7 @@ pub(crate) async fn acquire(
         attempts.push(Attempt::numbered(request, local, number));
     }
     client.ensure_open()?;
-    // All locks are on one server, so that one check does for all.
+    // All locks are on one server, so one check is enough.
     client.reaper.ensure_credit(name)?;
     // Each lock has an `Undo` of its own, armed before the request that may take it is sent.
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
@@ -115,8 +115,8 @@ pub(crate) async fn acquire(
             granted.collect::<Result<_, _>>().map(Batched::Granted)
         }
         AllAcquired::Not { at, because } => {
-            // Nothing was taken. But a send that went unanswered may arrive after this answer: then the `Undo`s stay
-            // armed, and release.
+            // Nothing was taken. But if an earlier send went unanswered, it may arrive after this answer. The `Undo`s
+            // then stay armed, and release.
             if !answer.repeated {
                 attempts.iter_mut().for_each(Attempt::nothing_held);
             }
@@ -126,7 +126,7 @@ pub(crate) async fn acquire(
 }
 
 /// Takes a place for one lock of several, with the turn to ask. Returns `None` if the lock has to be acquired by
-/// itself. Nothing is awaited, so a set that stands for one lock never waits for another with that place in hand.
+/// itself. Awaits nothing, so a set never waits for one lock while it has a place for another.
 fn stand<'a>(
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -134,17 +134,17 @@ fn stand<'a>(
 ) -> Option<(Option<Place<'a>>, Asking<'a>)> {
     match deadline {
         Deadline::Once => {
-            // Like a single attempt for one lock, this one takes no place, and may overtake calls that wait. A handoff
-            // to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock alone.
+            // Like a single attempt for one lock, this takes no place and may overtake waiting calls. A handoff or a
+            // re-entry needs no server, and is left to a call for that lock alone.
             let apart = local.has_handoff() || request.own(local).is_some();
             let asking = local.turn_at_once(&request.owner, Barrier::Sent);
             asking.filter(|_| !apart).map(|asking| (None, asking))
         }
-        // The front of the local queue, if nobody else stands there, and nothing of this lock is held, left or on its
-        // way here.
+        // Takes the front of the local queue, if nobody else stands there, and if this process has no hold, handoff or
+        // release of this lock.
         Deadline::At(_) | Deadline::Never => {
             let front = local.stand(request.role(), None, &request.client.releaser.runtime);
-            // The call may not be polled again before the request has ended, and is not to be passed for that.
+            // The call may not be polled again before the request has ended, and must not be passed over for that.
             front.catch_up(BootInstant::now().plus(request.timeout()));
             let asking = front.now().and_then(|_| local.turn_if_idle(&request.owner));
             asking.map(|asking| (Some(front), asking))
@@ -152,7 +152,7 @@ fn stand<'a>(
     }
 }
 
-/// What comes of a request of which the lock at `at` could not be acquired.
+/// Returns the answer for a request that could not acquire the lock at `at`.
 fn refused(request: &AcquireRequest, at: usize, because: Obstacle) -> Result<Batched, Error> {
     let error = match because {
         Obstacle::Busy => return Ok(Batched::Busy(at)),
@@ -163,11 +163,12 @@ fn refused(request: &AcquireRequest, at: usize, because: Obstacle) -> Result<Bat
     Err(request.blame(error))
 }
 
-/// Releases one level of each guard, those that go together by one request. Used for a set, whose locks may be of
-/// several kinds and servers: what cannot be batched is released as by the guard's own `unlock`, at the same time. Each
-/// level is given back whatever happens to the others; the error returned is that of the first that failed.
+/// Releases one level of each guard, with one request for those that go together. For a set, whose locks may be of
+/// several kinds and servers. Locks that cannot be batched are released at the same time, as by the guard's own
+/// `unlock`. Each level is given back whatever happens to the others. The error returned is that of the first that
+/// failed.
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
-    // All are given back before the first await: from here on the release goes on if this future is dropped.
+    // All are given back before the first await. From here on, the release goes on even if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
     let mut batches: Vec<(Vec<&AcquireRequest>, Vec<Undo<Share>>)> = Vec::new();
     let mut outcomes: Vec<Outcome<'_>> = Vec::new();
@@ -188,8 +189,8 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                     None => batches.push((vec![request], vec![undo])),
                 }
             }
-            // It was left to a waiter of this process, or others here have the record: there is no release to batch,
-            // just an answer to wait for.
+            // It was left to a waiter of this process, or others here have the record. So there is no release to batch,
+            // only an answer to wait for.
             Ok(left) => {
                 outcomes.push(Box::pin(request.client.finish_release(left, &request.name)));
             }

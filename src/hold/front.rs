@@ -1,17 +1,17 @@
 //! The call at the front of the local queue: it asks the server until the lock is granted.
 //!
-//! While it stands there, the calls behind it ask nothing. When to ask is decided by [`Waiter`] and carried out by
-//! [`Waiting`]; this file has what asking for a lock means. A round ([`ask`](Wanted::ask)) goes through these steps,
-//! each of which may end it:
+//! While it stands there, the calls behind it ask nothing. [`Waiter`] decides when to ask, [`Waiting`] carries that
+//! out, and this file has the request itself. A round ([`ask`](Wanted::ask)) goes through these steps, each of which
+//! may end it:
 //!
 //! 1. A reader joins the readers of this process.
 //! 2. The turn to ask comes: no other call of the owner asks, and no release of this process can be overtaken.
-//! 3. Others that were told of a release go first, where no turn order sees to that.
-//! 4. A handoff is taken over, or released if it is the turn of other processes.
+//! 3. Others that were told of a release go first, if no turn order ensures that.
+//! 4. A handoff is taken over, or released if other processes go first.
 //! 5. The server is asked.
 //!
-//! One attempt serves all rounds: the server sees one acquisition, with one waiter mark. If nobody polls the call,
-//! others go ahead of it: its request is undone, and it begins again with another acquisition id.
+//! One attempt serves all rounds, so the server sees one acquisition, with one waiter mark. If nobody polls the call,
+//! others go ahead of it. Its request is then undone, and it begins again with another acquisition id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,30 +32,32 @@ use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// The least time that a call has for a request that it sends by itself, in addition to its last one.
+/// The minimum time that a call without messages has to ask in its turn, in addition to the round trip of its last
+/// request.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// What the call at the front has: one attempt for all its tries. It lives as long as the call is at the front; its
-/// place is kept by the caller and outlives it.
+/// The state of the call at the front: one attempt for all its tries. It lives as long as the call is at the front. The
+/// caller keeps the place, which outlives it.
 struct First<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     place: &'a InQueue<'a>,
     policy: Policy,
-    /// When the call counts as come, among readers and writers. For a writer that may be later than it was.
+    /// The arrival time of the call in the order of readers and writers. A writer's may be later than its real arrival.
     came: BootInstant,
     attempt: Attempt<'a>,
     /// When the call came to the front.
     since: BootInstant,
-    /// The last request has told the server that this call hears when it is its turn.
+    /// Whether the last request told the server that this call receives the message about its turn.
     hears: bool,
-    /// Nobody can tell this call of its turn, though it listens.
+    /// Whether nobody can tell this call of its turn, though it listens.
     is_untold: bool,
 }
 
 impl AcquireRequest {
-    /// Asks for the lock until it is granted, this owner has it by another call, or the limit has passed. What the
-    /// server may have of the call lies with `place`, which the caller keeps: dropped with it, it is released.
+    /// Asks for the lock until it is granted, another call brings this owner the lock, or the limit has passed. The
+    /// `Undo` of the call lies with `place`, which the caller keeps. Dropping the place releases what the server may
+    /// have.
     pub(super) async fn at_front(
         &self,
         local: &LocalLock,
@@ -64,8 +66,8 @@ impl AcquireRequest {
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
         let came = match self.kind {
-            // The server dates a reader by when its request came in. A writer behind that reader must not be dated
-            // earlier.
+            // The server dates a reader by the arrival of its request. A writer behind that reader must not have an
+            // earlier date.
             Kind::Write(_) => local.behind_readers(wait.started()),
             _ => wait.started(),
         };
@@ -90,7 +92,7 @@ impl AcquireRequest {
 }
 
 impl Local for First<'_> {
-    /// A hold that was given back and left for this call does not count: the round that takes it over has to begin.
+    /// A handoff for this call does not count, so that the round begins which takes it over.
     fn is_held(&self) -> bool {
         self.local.is_held_here() && !self.local.has_handoff()
     }
@@ -99,8 +101,8 @@ impl Local for First<'_> {
         self.local.is_renewed_here()
     }
 
-    /// Applies to kinds whose holds are not passed on. For the others, the limit is checked when a hold is passed on.
-    /// Then this round leaves the lock to other processes.
+    /// For kinds whose holds are not passed on; for the others, the limit is checked when a hold is passed on. If
+    /// `true`, this round leaves the lock to other processes.
     fn has_had_its_share(&self) -> bool {
         let streak = self.local.turns(|turns| turns.streak());
         !self.policy.reenters && streak >= self.request.client.settings.local_handoff_limit
@@ -115,24 +117,24 @@ impl Wanted for First<'_> {
         self.request.own(self.local).map(|_| Outcome::Reenter)
     }
 
-    /// Makes one round. Its awaits are the turn, the time for which others go first, and the request; the future may be
-    /// dropped at each of them. What is taken over in between, a handoff or a reader's record, becomes a guard at once.
+    /// Makes one round. It awaits the turn, the time for which others go first, and the request, and may be dropped at
+    /// each of these. A handoff or a reader's record that it takes over in between becomes a guard at once.
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        // Tried first, since joining the readers of this process asks the server for nothing.
+        // Tried first, since joining the readers of this process takes no request.
         let yields_to = self.request.yields_to(true);
         if let Some(joined) = self.request.join_readers(self.local, self.came, yields_to) {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
         let asked = BootInstant::now();
-        // Kept until the answer is there. Without it, if it did not come in time, the call asks all the same.
+        // Kept until the answer is there. If the turn did not come in time, the call asks without it.
         let _asking = self.attempt.turn().await?;
         // Another call of this owner may have acquired the lock while this one waited for its turn.
         if let Some(outcome) = self.without_asking() {
             return Ok(Asked::Ready(outcome));
         }
         let local = self.local;
-        // Checked now, since a release that was on its way is done, and has told whether others wait.
+        // Checked now, since a release that was in flight has been answered, and has told whether others wait.
         let yield_period = || local.turns(|turns| turns.yield_period());
         if self.yields() && yield_period().is_some() && !local.has_handoff() {
             Box::pin(waiting.yield_lock(yield_period)).await?;
@@ -148,8 +150,8 @@ impl Wanted for First<'_> {
             }
             Ok(Attempted::Yielded) => Asked::Yielded,
             Ok(Attempted::Busy(ttl)) => {
-                // The server dates this call by when the request came in, less what the call had waited by then: no
-                // later than this.
+                // The server dates this call by the arrival of the request, less the time waited by then: no later than
+                // this.
                 self.has_asked(Some(self.came.plus(asked.until(BootInstant::now()))));
                 Asked::Busy(self.refusal(ttl))
             }
@@ -157,7 +159,7 @@ impl Wanted for First<'_> {
         })
     }
 
-    /// Where processes take turns, each of them is told on a channel of its own.
+    /// Where processes take turns, each is told on its own channel.
     fn channel(&self) -> Option<Arc<str>> {
         let turn = || lock::turn_channel(&self.request.name, &self.request.client.client_name);
         self.policy.takes_turns.then(turn)
@@ -165,8 +167,8 @@ impl Wanted for First<'_> {
 }
 
 impl First<'_> {
-    /// Takes over what was given back here and left for this call, if there is anything, or leaves the lock to others.
-    /// Returns `None` if the server has to be asked.
+    /// Takes over a handoff for this call, if there is one, or leaves the lock to others. Returns `None` if the server
+    /// has to be asked.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
         if !self.policy.passes_on || !self.local.has_handoff() {
             return None;
@@ -175,19 +177,19 @@ impl First<'_> {
         let counts = self.policy.listens && client.backend.counts_listeners();
         let limit = client.settings.local_handoff_limit;
         let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), limit, counts);
-        // For readers the record says whether a writer came first. For the rest, handoffs in a row are limited while
-        // others wait.
+        // For readers, the record says whether a writer came first. For other kinds, handoffs in a row are limited
+        // while others wait.
         if self.policy.shares || self.local.turns(may_pass) {
             return self.attempt.take_handoff();
         }
-        // It is the turn of other processes: dropping the handoff releases the lock. This call asks in the next round,
+        // Other processes go first. Dropping the handoff releases the lock, and this call asks in the next round,
         // behind that release.
         drop(self.local.take_handoff());
         self.local.turns(|turns| turns.count(false));
         Some(Ok(Attempted::Yielded))
     }
 
-    /// Asks the server, also for a place in the turn order if this call will come when it is its turn.
+    /// Asks the server, including for a place in the turn order if this call will ask when its turn comes.
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
         self.hears = waiter.is_in_turn() && !self.is_untold;
         let mode = self.mode();
@@ -201,12 +203,12 @@ impl First<'_> {
             (self.hears, self.is_untold) = (false, true);
         }
         if matches!(attempted, Ok(Attempted::Granted(_))) {
-            // Plain locks are not passed on, and yet a row of calls here must not keep others out: each grant to a call
+            // Plain locks are not passed on, but calls in a row here must not keep others out. So each grant to a call
             // that has waited for a hold of this process counts like a handoff.
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.local.turns(|turns| {
-                // A named owner that joined its hold in another process may keep the place in the turn order; any
-                // other grant ends it.
+                // A named owner that joined its hold in another process may keep the place in the turn order. Any other
+                // grant ends it.
                 turns.is_placed &= self.request.owner.is_named();
                 turns.count(follows);
             });
@@ -214,8 +216,8 @@ impl First<'_> {
         attempted
     }
 
-    /// Decides whether to ask for a place in the turn order. A call that hears nothing does so when it has asked in vain
-    /// for a second, if it goes on asking often enough to come in its turn.
+    /// Decides whether to ask for a place in the turn order. A call that receives no messages does so once it has asked
+    /// in vain for a second, if it asks often enough to catch its turn.
     fn mode(&self) -> AcquireMode {
         let trip = self.local.turns(|turns| turns.trip);
         if self.hears {
@@ -231,7 +233,7 @@ impl First<'_> {
     }
 
     /// Asks for the lock, or else for a place in the turn order that outlasts the time until the next request. That
-    /// comes within one poll cap; the place lasts for two of them and a request that times out.
+    /// request comes within one poll cap. The place lasts for two of them, and for a request that times out.
     fn in_turn(&self, within: Duration, hears: bool) -> AcquireMode {
         // Noted before the request is sent: even without an answer, this process may have a place.
         self.local.turns(|turns| turns.is_placed = true);
@@ -243,8 +245,8 @@ impl First<'_> {
         }
     }
 
-    /// Returns after how long a call that hears nothing asks again: from the second on, after an eighth of what it has
-    /// waited. Others leave the lock to it for as long, at most.
+    /// Returns after how long a call without messages asks again: once it has waited for a second, after an eighth of
+    /// its wait so far. Others leave the lock to it for at most as long.
     fn asks_in(&self) -> Duration {
         let waited = self.since.until(BootInstant::now());
         if waited < UNCONFIRMED_POLL {

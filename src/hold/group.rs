@@ -1,8 +1,7 @@
 //! A set of locks, acquired whole or not at all.
 //!
-//! Several keys of one server are asked for by one request; a lock that is busy is waited for by itself, like any
-//! single lock. What the set holds meanwhile are guards in the future of the call, so a future that is dropped gives
-//! all of it back.
+//! One request asks for several keys of one server. A set waits for a busy lock as a single call does. Meanwhile, it
+//! keeps what it holds as guards in the future of the call, so dropping the future gives everything back.
 
 use std::time::Duration;
 
@@ -24,9 +23,8 @@ use crate::options::{Deadline, LeaseMode};
 /// sets which want the same locks never wait for each other in a circle. No two locks of a set may have one key: the
 /// order would not tell which comes first.
 ///
-/// A set that waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under
-/// which nothing is done. Having acquired the lock that it waited for, it takes the locks before that one only if
-/// they are free.
+/// A set that waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for idle locks. Once
+/// it has the lock that it waited for, it takes the locks before that one only if they are free.
 ///
 /// All requests are of one owner. A lock that was lost while the set waited for another is found at the end, and fails
 /// the call: a set is never handed out with a part missing.
@@ -43,7 +41,7 @@ pub(crate) async fn acquire(
     taken
 }
 
-/// Carries out the call.
+/// Does the work of [`acquire`].
 async fn gather(
     requests: Vec<AcquireRequest>,
     deadline: Deadline,
@@ -59,7 +57,7 @@ async fn gather(
             return Ok(None);
         };
         gathering.next += taken;
-        // One of the locks before is busy. To wait for it with later ones in hand would break the order.
+        // An earlier lock is busy. Waiting for it while holding later ones would break the order.
         if !gathering.take_before().await? {
             gathering.begin_with(gathering.busy);
         }
@@ -79,8 +77,8 @@ async fn gather(
 /// One of the locks, with its index in the set.
 type Member = (usize, AcquireRequest);
 
-/// A set that is not complete yet. Each round of the loop takes what comes next, then what is missing before the first
-/// lock that is held. If something there is busy, all is given back, and the set begins with that.
+/// A set that is not complete yet. Each round of the loop acquires what comes next, then what is missing before the
+/// first lock held. If something there is busy, the set gives everything back and begins with that.
 ///
 /// # Invariants
 ///
@@ -93,12 +91,12 @@ struct Gathering<'a> {
     next: usize,
     /// What is held, in the order in which it was acquired, each with its index in the set.
     held: Vec<(usize, LockGuard)>,
-    /// The last member that was found busy, which is asked for by itself; beyond all members if none was.
+    /// The last member that was found busy, which is acquired by itself. Beyond all members if none was.
     busy: usize,
     /// How many requests have been granted. All locks from a single one have a fresh lease.
     requests: usize,
-    /// For how long the set keeps what it holds while it waits. Twice as long each time, so that a set gets in even
-    /// where several of its locks are always busy.
+    /// How long the set keeps what it holds while it waits. Doubles each time, so that a set succeeds even if several
+    /// of its locks are always busy.
     hold_and_wait: Duration,
 }
 
@@ -118,9 +116,8 @@ impl<'a> Gathering<'a> {
     /// Acquires the member `at`, and those up to `end` that one request can ask for. Returns how many it acquired, or
     /// `None` if one of them, `busy`, was busy until the limit.
     ///
-    /// What was acquired is added to `held`, but `first` and `next` are the caller's to move: it knows on which side of
-    /// what is held these members lie. If [`take_one`](Self::take_one) gave all back in between, both are at `at`
-    /// already.
+    /// Adds them to `held`. The caller moves `first` and `next`, since it knows on which side of `held` these members
+    /// lie. If [`take_one`](Self::take_one) gave everything back in between, both are at `at` already.
     async fn take(
         &mut self,
         at: usize,
@@ -129,7 +126,7 @@ impl<'a> Gathering<'a> {
     ) -> Result<Option<usize>, Error> {
         loop {
             let rest = &self.members[at..end];
-            // A member that was found busy is waited for as a single lock, in its own queue, with all before it held.
+            // A busy member is acquired as a single lock, in its own queue, while all before it are held.
             let run = run(rest).min(self.busy.checked_sub(at).unwrap_or(usize::MAX));
             if run < 2 {
                 return Ok(self.take_one(at, deadline).await?.then_some(1));
@@ -147,18 +144,18 @@ impl<'a> Gathering<'a> {
                     if deadline == Deadline::Once {
                         return Ok(None);
                     }
-                    // Next, the members before the busy one are asked for, then that one by itself.
+                    // Next come the members before the busy one, then that one by itself.
                 }
                 Batched::Apart(busy) => self.busy = at + busy,
             }
         }
     }
 
-    /// Acquires the member `at`. Returns `false` if it was busy until the limit. If the wait is long, the set holds
-    /// nothing else by the end of it.
+    /// Acquires the member `at`. Returns `false` if it was busy until the limit. After a long wait, the set holds
+    /// nothing else.
     async fn take_one(&mut self, at: usize, deadline: Deadline) -> Result<bool, Error> {
         let (place, request) = &self.members[at];
-        // With nothing in hand there is nothing to give back, and a single attempt does not wait.
+        // Without held locks, there is nothing to give back; and a single attempt does not wait.
         let hold_and_wait = match deadline == Deadline::Once || self.held.is_empty() {
             true => Duration::MAX,
             false => self.hold_and_wait,
@@ -184,14 +181,14 @@ impl<'a> Gathering<'a> {
     }
 
     /// Acquires what is missing before the first member that is held, without waiting. Returns `false` if one of them,
-    /// `busy`, could not be acquired. What it acquired by then is in `held` all the same: the caller gives all back.
+    /// `busy`, could not be acquired. `held` then has what it acquired so far, and the caller gives everything back.
     async fn take_before(&mut self) -> Result<bool, Error> {
         let mut at = 0;
         while at < self.first {
             match self.take(at, self.first, Deadline::Once).await {
                 Ok(Some(taken)) => at += taken,
                 Ok(None) => return Ok(false),
-                // Asked for by itself next, it is tried again until the limit.
+                // Next, it is acquired by itself, with retries until the limit.
                 Err(error) if error.is_passing() => {
                     self.busy = at;
                     return Ok(false);
@@ -203,7 +200,7 @@ impl<'a> Gathering<'a> {
         Ok(true)
     }
 
-    /// Gives all back, to start over with the member `at`. The members before it follow once it is held.
+    /// Gives everything back, to start over with the member `at`. The members before it follow once it is held.
     fn begin_with(&mut self, at: usize) {
         self.held.clear();
         (self.first, self.next) = (at, at);
@@ -233,8 +230,8 @@ fn ensure_distinct(members: &[Member]) -> Result<(), Error> {
     }
 }
 
-/// Waits for a future, and meanwhile extends the leases that nobody renews, so that none runs out while the set waits:
-/// the caller of a set cannot do so, since it has no guard so far.
+/// Waits for a future, and meanwhile extends the leases that nobody renews, so that none expires. The caller of a set
+/// cannot do so, since it has no guard yet.
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()
@@ -249,11 +246,11 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     let keep = async {
         loop {
             sleep(shortest / 3).await;
-            // A lock that is lost meanwhile is found when the set is complete.
+            // A lock that is lost in the meantime is detected when the set is complete.
             join_all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
         }
     };
-    // Biased, so that no extension is begun once the future is done.
+    // Biased, so that no extension begins once the future is done.
     tokio::select! {
         biased;
         output = future => output,
@@ -261,8 +258,8 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     }
 }
 
-/// Refuses a set of which a lock was lost while it waited for the rest. Extends fixed leases that have too little
-/// left, and refuses what has too little left all the same.
+/// Returns `Err` if a lock of the set was lost while it waited for the rest. Extends fixed leases that have too little
+/// left, and returns `Err` if too little is left all the same.
 async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     for (_, guard) in held {
         let request = &guard.request;

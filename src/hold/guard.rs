@@ -39,7 +39,7 @@ use crate::session::unlock::LevelRelease;
 #[clippy::has_significant_drop]
 pub struct LockGuard {
     lease: Lease,
-    /// The level was released, or left to its owner.
+    /// Whether the level was released, or left to its owner.
     done: bool,
 }
 
@@ -86,7 +86,7 @@ impl LockGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn unlock(mut self) -> Result<(), Error> {
-        // Before the first await: from here on the release goes on if the future is dropped.
+        // Given back before the first await. From here on, the release goes on even if the future is dropped.
         let given_back = self.give_back();
         let request = &self.lease.request;
         let unlock = async {
@@ -98,12 +98,11 @@ impl LockGuard {
         request.client.within(Box::pin(unlock)).await
     }
 
-    /// Gives the level back in this process. The caller does what is left to do on the server: it runs the release, or
-    /// drops it, which leaves it to the background. For `unlock` and for the release of a set, which runs several of
-    /// them as one.
+    /// Gives the level back in this process. The caller then runs the release on the server, or drops it, which leaves
+    /// it to the background. For `unlock`, and for the release of a set, which runs several of them as one.
     ///
-    /// The guard is done for in any case, also after an error: a second release by its drop could give back a level
-    /// that another guard has.
+    /// The guard is finished in any case, even after an error: a second release by its drop could give back a level of
+    /// another guard.
     pub(crate) fn give_back(&mut self) -> Result<LevelRelease, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
@@ -194,7 +193,7 @@ impl LockGuard {
         self.leave().request.owner.clone()
     }
 
-    /// Leaves the level to its owner, and returns its lease, which this process no longer looks after.
+    /// Leaves the level to its owner, and returns its lease, which this process no longer renews.
     pub(crate) fn leave(mut self) -> Lease {
         self.done = true;
         let Lease { request, hold } = &self.lease;
@@ -211,13 +210,13 @@ impl LockGuard {
 impl AcquireRequest {
     /// Creates the guard of a hold that stands from now on. Dropping the guard gives the hold back.
     ///
-    /// The hold is in the local lock already. If an `Undo` is armed for it, the caller disarms that behind this call,
+    /// The hold is in the local lock already. If an `Undo` is armed for it, the caller disarms that after this call,
     /// without an await in between.
     pub(super) fn hand_out(&self, local: &LocalLock, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
             for there in local.held_by_other_side() {
                 if there.owner == self.owner {
-                    // No other owner may read by the record of an owner that also writes.
+                    // No other owner may share the record of a reader that also writes.
                     hold.record.stay();
                 } else {
                     // A writer excludes everybody else, so one of the two holds was taken away: a check tells which.

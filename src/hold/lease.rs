@@ -90,7 +90,7 @@ impl Lease {
         self.loss().unwrap_or(LossReason::Expired)
     }
 
-    /// Waits until the lease has passed, however often it is renewed until then.
+    /// Waits until the lease has passed, however often it is renewed before that.
     async fn run_out(&self) {
         while !self.is_lost() {
             sleep(self.remaining()).await;
@@ -146,7 +146,7 @@ impl Lease {
     }
 
     /// Returns the instant until which the lease can be trusted if the server confirms nothing more. Unlike
-    /// `remaining`, it says nothing of a hold that has ended.
+    /// `remaining`, ignores whether the hold has ended.
     pub(crate) fn trusted_until(&self) -> BootInstant {
         self.hold.lock().schedule.deadline()
     }
@@ -228,8 +228,8 @@ impl Lease {
         }
     }
 
-    /// Sets how long a level that was left to its owner lasts from now on, whether or not its lease can be trusted by
-    /// now. Returns `false` if the server no longer has it.
+    /// Sets how long a level that was left to its owner lasts from now on, even if its lease can no longer be trusted.
+    /// Returns `false` if the server no longer has it.
     pub(crate) async fn outlast(&self, lease: Duration) -> Result<bool, Error> {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
@@ -238,14 +238,13 @@ impl Lease {
         self.set(lease, self.hold.has_one_left()).await
     }
 
-    /// Sets the lease: raises it, or also cuts it if it is for a level that is `alone`. Returns `false` if the server
-    /// no longer has the hold. The caller has the record's turn.
+    /// Raises the lease, or also cuts it if the level is `alone`. Returns `false` if the server no longer has the hold.
+    /// The caller has the record's turn.
     async fn set(&self, lease: LeaseTime, alone: bool) -> Result<bool, Error> {
         if !self.request.finish_cut(&self.hold).await? {
             return Ok(false);
         }
-        // As long as the caller has the turn, the lease is nobody else's, and nothing is on its way that would undo a
-        // cut.
+        // As long as the caller has the turn, nobody else uses the lease, and no request in flight can undo a cut.
         let record = &self.hold.record;
         let alone = alone && !record.was_joined() && !record.is_being_confirmed();
         let cut = if alone { Cut::Ask } else { Cut::Never };
@@ -253,7 +252,7 @@ impl Lease {
         self.hold.lock().schedule.asks_for(lease);
         let set = self.request.set_lease(&self.hold, lease, cut).await;
         let stands = set.map_err(|error| self.request.blame(error))?;
-        // The lease ends at another time now, so the next look at it is due at another.
+        // The lease now ends at another time, so the next check is due at another.
         self.request.client.watchdog.watch(&self.hold);
         Ok(stands)
     }
@@ -370,7 +369,7 @@ impl Lease {
 }
 
 impl Lease {
-    /// Begins to show a value of this type, which has this lease, in one line.
+    /// Begins the one-line debug output of a value with this lease.
     pub(crate) fn show<'a, 'b>(
         &self,
         title: &str,
@@ -391,7 +390,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Returns the remaining time of a lease as people read it: to a tenth of a second, and a short one to a millisecond.
+/// Rounds the remaining time of a lease for people: to a tenth of a second, or to a millisecond if it is short.
 pub(crate) fn shown_remaining(remaining: Duration) -> Duration {
     let millis = remaining.as_millis() as u64;
     Duration::from_millis(match millis {
@@ -401,8 +400,7 @@ pub(crate) fn shown_remaining(remaining: Duration) -> Duration {
 }
 
 /// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task. Shared by
-/// the leases of single locks, of sets and of locks over several servers, which differ in what `lost` and `loss` look
-/// at.
+/// the leases of single locks, of sets and of locks over several servers, which pass different `lost` and `loss`.
 pub(crate) async fn run_until_lost<F: Future>(
     future: F,
     lost: impl Future<Output = LossReason>,

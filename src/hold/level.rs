@@ -1,20 +1,20 @@
-//! The levels of an owner's hold: acquired once more, adopted, released. Also its lease and its token.
+//! The levels of an owner's hold: re-entry, adoption and release. Also its lease and its token.
 //!
 //! A level is what one lock call takes and one unlock gives back. What the server records for a hold of this process is
-//! its share, this client's part of the owner's hold count: as a rule the number of levels, but one for all the holds
-//! that read by one record. A request names the share to reach and not a step, so it can be sent twice.
+//! its share, this client's part of the owner's hold count: usually the number of levels, but one for all holds that
+//! share a record of readers. A request names the share to reach and not a step, so it can be sent twice.
 //!
 //! # Invariants
 //!
-//! 1. A level is counted here before the request for it is sent ([`Claim`]). So what a release brings the share down to
-//!    never takes away a level that a request under way has added.
+//! 1. A level is counted here before the request for it is sent ([`Claim`]). So a release never takes away a level that
+//!    a request in flight has added.
 //! 2. Requests that change the share of a hold that stands, or may cut its lease, are sent one at a time, under the
-//!    turn of its record. The answer is handled before the turn is given up. All of that is done by a task of the
-//!    client, so that a call which nobody polls keeps the turn from nobody.
+//!    turn of its record. The answer is handled before the turn is given up. A task of the client does all of that, so
+//!    that an unpolled call keeps the turn from nobody.
 //! 3. A cut of the lease that went unanswered is finished before another level or lease is asked for.
-//! 4. A level of a named owner may be taken over by another process, and is counted here until that is known. Once a hold
-//!    has left a level or adopted one, each of these requests says how many of its levels were taken over as far as is
-//!    known. If there are more, the server says so and does nothing; they are taken off, and the request is sent again.
+//! 4. Another process may take over a level of a named owner, which counts here until that is known. Once a hold has
+//!    left a level or adopted one, each of these requests states how many levels are known to be taken over. If there
+//!    are more, the server says so and does nothing. They are then taken off, and the request is sent again.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl AcquireRequest {
     /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands: the caller acquires
     /// the lock like any other, unless it has a guard of that hold, which has lost its lease.
     ///
-    /// It waits for no queue, and just for the turn of the record. If the future is dropped during the request, the
-    /// claim gives the level back, and the release sets the share to what is left.
+    /// Waits only for the turn of the record, not in a queue. If the future is dropped during the request, the claim
+    /// gives the level back, and the release sets the share to what is left.
     pub(crate) async fn reenter(
         &self,
         local: &LocalLock,
@@ -79,8 +79,8 @@ impl AcquireRequest {
             let answered = self.client.run(&call, hold.time_left(began)).await;
             let answer = match answered {
                 Err(error) if error.is_unsent() => {
-                    // The server has seen nothing of the request. Any other error drops the claim, and what the
-                    // request may have left on the server is released.
+                    // The request was never sent. Any other error drops the claim, which releases what the request may
+                    // have left on the server.
                     claim.withdraw();
                     return Err(error);
                 }
@@ -96,7 +96,7 @@ impl AcquireRequest {
                     drop(self.client.watchdog.lose(hold, LossReason::Gone));
                     Ok(None)
                 }
-                // The claim is dropped. The server has counted nothing, so its release finds the share as it is to be.
+                // Drops the claim. The server has counted nothing, so its release finds the right share.
                 Reentered::Exhausted => Err(self.exhausted()),
                 Reentered::Fewer { taken } => {
                     self.client.releaser.taken_over(hold, taken, &answer)?;
@@ -118,7 +118,8 @@ impl AcquireRequest {
             match self.client.in_task(&hold, adopted).await? {
                 // The task may have been done long before this call was polled.
                 Some(AdoptedHere::Moved(guard)) => return self.timely(guard).map(Some),
-                // Not by the task: if nobody takes what it returns, a level that was here before stays as it was.
+                // The task does not add this guard. If nobody takes its result, a level that was here before stays as
+                // it was.
                 Some(AdoptedHere::Stands(sent)) => return self.guard(&hold, sent),
                 // Its levels may be in another process by now.
                 None => {}
@@ -131,13 +132,13 @@ impl AcquireRequest {
         Attempt::new(self, &local).adopt().await
     }
 
-    /// Adopts a level for an owner that has a hold in this process. The first of these that there is:
+    /// Adopts a level for an owner that has a hold in this process. Takes the first of these that exists:
     ///
     /// 1. a level of that hold without a guard;
     /// 2. a level that is recorded elsewhere, which is moved to this hold: only a named owner can have one;
     /// 3. a level that is guarded already, which gets a second guard, and ends with the first of them to be released.
     ///
-    /// In each case the server is asked, which raises the lease and shows that the hold stands.
+    /// In each case, a request raises the lease and shows that the hold stands.
     async fn adopt_here(
         &self,
         local: &LocalLock,
@@ -149,11 +150,11 @@ impl AcquireRequest {
             return Ok(None);
         }
         hold.lock().schedule.asks_for(self.lease_mode.lease());
-        // Where levels are adopted, some of this hold may have been, too.
+        // Where levels are adopted, another process may have adopted some of this hold.
         hold.compare();
         loop {
-            // In other processes only a named owner has levels. Any other levels under the owner's field are those by
-            // which others read.
+            // In other processes only a named owner has levels. Any other levels under the owner's field are of readers
+            // that share the record.
             let source = match hold.has_spare_level() || !hold.may_be_elsewhere() {
                 true => None,
                 false => self.source(hold).await?,
@@ -168,7 +169,7 @@ impl AcquireRequest {
                 (Adopted::Moved, Some(claim)) => Ok(claim.keep(sent)?.map(AdoptedHere::Moved)),
                 // Nothing was moved: the server has the share, and the lease is at least the one asked for.
                 (Adopted::Moved, None) => Ok(Some(AdoptedHere::Stands(sent))),
-                // Another client was faster: look again at what is there. The dropped claim gives its level back.
+                // Another client was faster, so read again. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
                 // The level without a guard is elsewhere.
                 (Adopted::Fewer { .. }, _) if hold.levels() > 0 => continue,
@@ -182,9 +183,9 @@ impl AcquireRequest {
         }
     }
 
-    /// Sends the request of [`adopt_here`](Self::adopt_here), again if other processes have taken levels over: what it
-    /// moved may be here by then. Returns the answer, and when the request was sent. A level without a guard may be one
-    /// of those, so without a source the caller is told.
+    /// Sends the request of [`adopt_here`](Self::adopt_here). Repeats it if other processes have taken levels over,
+    /// since what it moved may be here by then. Without a source it returns that answer, since a level without a guard
+    /// may be among those. Returns the answer, and when the request was sent.
     async fn adopt_from(
         &self,
         source: Option<&TransferSource>,
@@ -210,8 +211,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits for the turn of a hold's record, for less than the time of one request. Returns also since when that time
-    /// is taken to run, so that a silent server does not cost several timeouts.
+    /// Waits for the turn of a hold's record, for less than the time of one request. Also returns since when that time
+    /// runs, so that a silent server does not cost several timeouts.
     pub(super) async fn turn(&self, hold: &Hold) -> Result<(Turn, BootInstant), Error> {
         let turn = hold.record.turn_since(hold.longest_turn());
         self.client.unless_closed(turn).await?
@@ -220,9 +221,8 @@ impl AcquireRequest {
     /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
     ///
     /// To cut a lease takes two requests. The first, with [`Cut::Ask`], learns when the lease ends; the second, with
-    /// [`Cut::Ending`], names that end. A copy of it that arrives late, after the lease has been raised, cuts nothing.
-    /// If the future is dropped during the second, the cut stays in doubt until [`finish_cut`](Self::finish_cut)
-    /// repeats it.
+    /// [`Cut::Ending`], names that end. A late copy of it, after the lease was raised, cuts nothing. If the future is
+    /// dropped during the second, the cut stays in doubt until [`finish_cut`](Self::finish_cut) repeats it.
     pub(crate) async fn set_lease(
         &self,
         hold: &Hold,
@@ -230,7 +230,7 @@ impl AcquireRequest {
         mut cut: Cut,
     ) -> Result<bool, Error> {
         loop {
-            // Trusts the shorter lease from before the request is sent: the server may carry it out without an
+            // The shorter lease counts from before the request is sent, since the server may carry it out without an
             // answer.
             if let Cut::Ending(ends) = cut {
                 hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
@@ -245,8 +245,8 @@ impl AcquireRequest {
                     return Ok(true);
                 }
                 Extended::Longer { ends } => {
-                    // A cut names the end of the lease that it means. This one meant another end, so that a late copy
-                    // cuts nothing; the next names the end that the server told.
+                    // A cut names the end of the lease that it means. This one named a different end, so a late copy
+                    // cuts nothing. The next one names the end that the server reported.
                     state.schedule.cut_is_over(BootInstant::now());
                     cut = Cut::Ending(ends);
                 }
@@ -255,8 +255,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Finishes a cut of the lease that went unanswered, before anything else is asked for: if the cut came late, it
-    /// could undo that. Returns `false` if the hold is gone.
+    /// Finishes an unanswered cut of the lease before any other request, which a late cut could undo. Returns `false`
+    /// if the hold is gone.
     pub(crate) async fn finish_cut(&self, hold: &Hold) -> Result<bool, Error> {
         let in_doubt = hold.lock().schedule.cut_in_doubt();
         match in_doubt {
@@ -265,8 +265,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns where a level of the owner of this hold could be taken over from, as the server has it now. The move
-    /// compares what was read, so that of two processes which read the same only one gets the level.
+    /// Returns where a level of this hold's owner could be taken over from, according to the server. The move compares
+    /// what was read, so if two processes read the same, only one gets the level.
     pub(crate) async fn source(&self, hold: &Hold) -> Result<Option<TransferSource>, Error> {
         let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
@@ -276,8 +276,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here from
-    /// this source: the script that moves it tells no token.
+    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here
+    /// from this source, since the moving script returns no token.
     pub(crate) async fn token(
         &self,
         hold: &Hold,
@@ -293,12 +293,12 @@ impl AcquireRequest {
         }
     }
 
-    /// Releases one level of this owner, wherever it is recorded. It needs no guard: levels and guards are counted
-    /// apart, and the guards that are left when the last level goes learn that the hold has ended.
+    /// Releases one level of this owner, wherever it is recorded. Needs no guard: levels and guards are counted
+    /// separately. Guards that remain when the last level goes learn that the hold has ended.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.client.ensure_open()?;
         let local = self.local();
-        // Levels of this process first: for these no request has to find out where they are.
+        // Levels of this process come first, since no request is needed to find them.
         if let Some(hold) = local.live(&self.owner) {
             // Another process may have taken over a level without a guard.
             let may_be_elsewhere = hold.may_be_elsewhere() && hold.has_spare_level();
@@ -324,30 +324,30 @@ impl AcquireRequest {
             return Ok(None);
         }
         self.client.watchdog.watch(hold);
-        // From here on the guard owes the level; the early return drops it.
+        // From here on, the guard owns the level, and the early return drops it.
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
         self.timely(guard).map(Some)
     }
 }
 
-/// A level that an owner adopts by a hold of this process.
+/// A level that an owner adopts through a hold of this process.
 enum AdoptedHere {
     /// It was moved here.
     Moved(LockGuard),
-    /// It was here before, and the server has confirmed that, by a request sent at this instant.
+    /// It was here before, as a request sent at this instant has confirmed.
     Stands(BootInstant),
 }
 
-/// A level of a hold that is being asked for. If it is dropped before it is granted, it is given back.
+/// A level that is being requested for a hold. Dropping it before the grant gives the level back.
 ///
-/// It is made before the request is sent, and ends in one of three ways: [`keep`](Self::keep), if the level was
-/// granted; [`withdraw`](Self::withdraw), if the request was never sent; its drop in any other case, a future that is
-/// dropped included. Then the server may have counted the level, so a release sets the share to what is left.
+/// It is made before the request is sent, and ends in one of three ways: by [`keep`](Self::keep), if the level was
+/// granted; by [`withdraw`](Self::withdraw), if the request was never sent; and by its drop in any other case,
+/// including a dropped future. The server may then have counted the level, so a release sets the share to what is left.
 struct Claim<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     hold: &'a Arc<Hold>,
-    /// The level is not this claim's to give back any more.
+    /// Whether this claim no longer has to give the level back.
     kept: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Tells of a call that waits for longer than usual, and of one that was in vain.
+//! Logs a call that waits for longer than usual, and one that was in vain.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use super::request::AcquireRequest;
 use crate::session::LocalLock;
 
 impl AcquireRequest {
-    /// Waits for an acquisition, and tells once if it takes longer than the client's `long_wait`. `local` knows who has
+    /// Waits for an acquisition, and logs once if it takes longer than the client's `long_wait`. `local` knows who has
     /// the lock in this process.
     pub(super) async fn tell_if_long<T>(
         &self,
@@ -36,7 +36,7 @@ impl AcquireRequest {
         acquisition.await
     }
 
-    /// Tells that the lock was busy until the limit of the call.
+    /// Logs that the lock was busy until the limit of the call.
     pub(super) fn tell_busy(&self, local: impl FnOnce() -> LocalLock) {
         if enabled!(target: "redlatch", Level::DEBUG) {
             let (lock, owner) = (self.name.key(), self.shown_owner());

@@ -6,14 +6,14 @@
 //! [`Attempt`](attempt::Attempt). Sets ([`group`], [`batch`]) and locks over several servers ([`rounds`],
 //! [`quorum_acquire`]) are made of the same parts.
 //!
-//! What these files rely on, and none of them may break:
+//! These files rely on the following, and none of them may break it:
 //!
-//! 1. Every future here may be dropped at any await. What must not be forgotten then is in a value whose drop sees to
-//!    it: an `Undo`, a place in a queue, the turn to ask, a guard.
-//! 2. No mutex is locked across an await. Only the turn of a record, which is an asynchronous mutex, is kept during a
-//!    request; by a task of the client if another call may wait for it, since nobody may poll the call that has it.
-//! 3. What this process trusts is counted from before a request was sent, so each answer is handled together with the
-//!    instant at which its request was sent.
+//! 1. Every future here may be dropped at any await. What must not be forgotten then is in a value that handles it on
+//!    drop: an `Undo`, a place in a queue, the turn to ask, a guard.
+//! 2. No mutex is locked across an await. Only the turn of a record, an asynchronous mutex, is kept during a request.
+//!    If another call may wait for it, a task of the client keeps it, since the call itself may not be polled.
+//! 3. Deadlines count from before a request was sent, so each answer is handled together with the instant at which its
+//!    request was sent.
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

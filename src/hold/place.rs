@@ -1,7 +1,7 @@
 //! A call's place in the local queue, and how the call leaves it.
 //!
-//! The place is the session's ([`Place`]), for calls of all sorts. What is added here for calls that acquire a lock:
-//! the last of them to leave gives up the place of this process in the turn order, which stands for all of them.
+//! The session has the place itself ([`Place`]), for calls of all sorts. This file adds a rule for calls that acquire a
+//! lock: the last of them to leave gives up this process's place in the turn order, which stands for all of them.
 
 use std::ops::Deref;
 
@@ -14,8 +14,8 @@ use crate::session::share::Place;
 /// How standing in the local queue, or asking, ended.
 pub(super) enum Outcome {
     Granted(LockGuard),
-    /// The owner holds the lock by now, through another call, or this call has to begin again for another reason: its
-    /// caller starts over with what the owner holds.
+    /// Another call has brought the owner the lock, or this call has to begin again for another reason. The caller
+    /// starts over by checking what the owner holds.
     Reenter,
     /// The lock was busy until the limit.
     GaveUp,
@@ -30,7 +30,7 @@ pub(super) struct InQueue<'a> {
 
 impl<'a> InQueue<'a> {
     pub(super) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
-        // Only a call that may re-enter the lock is to be told that its owner holds it.
+        // Only a call that may re-enter the lock is told that its owner holds it.
         let reenters = request.kind.is_reentrant();
         let owner = reenters.then_some(&request.owner);
         Self {
@@ -58,9 +58,8 @@ struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let Terms { client, name, .. } = &**self.request;
-        // Under the mutex of the local lock, so it is only written, and a call that comes now asks behind it. Sent
-        // once, without an answer: if it is not sent, or lost, others leave the lock to this process once, for one
-        // turn.
+        // Runs under the mutex of the local lock, so it only writes, and a call that comes now asks behind it. Sent
+        // once, without waiting for an answer. If it is lost, others leave the lock to this process for one turn.
         let leave = || drop(client.backend.post(&lock::leave(name, &client.client_name)));
         self.local.give_up_place(leave);
     }

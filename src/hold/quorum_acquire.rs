@@ -1,15 +1,15 @@
-//! One acquisition over several servers: asks all of them at once, wins with a majority, and has every other outcome
-//! undone.
+//! One round of an acquisition over several servers: asks all of them at once, wins with a majority, and undoes every
+//! other outcome.
 //!
-//! This file has one round; [`rounds`](super::rounds) makes the next one. Each member is asked for as a lock of its
-//! own, by an attempt with its own acquisition id and `Undo`, and no server knows of the others.
+//! [`rounds`](super::rounds) makes the next round. Each member is requested as a separate lock, by an attempt with its
+//! own acquisition id and `Undo`, and no server knows of the others.
 //!
 //! # Invariants
 //!
-//! 1. What a member has granted is a guard from then on. As long as there is no majority, the guards lie in [`Asked`],
-//!    and are dropped with it: with the future, with an error, and with a round that is not won.
-//! 2. A request that is not answered when the round is decided is either dropped, and so undone, or goes on in a task
-//!    of its own and joins what was won. There it joins nothing that has been lost or given back.
+//! 1. A grant by a member becomes a guard at once. As long as there is no majority, the guards lie in [`Asked`], and
+//!    are dropped with it: with the future, on an error, and with a round that is not won.
+//! 2. A request without an answer when the round is decided is either dropped, and so undone, or goes on in a task and
+//!    joins the hold that was won. It never joins a hold that was lost or given back.
 //! 3. No server counts twice: two members on one server are refused once both have said which server it is.
 
 use std::collections::BTreeSet;
@@ -41,14 +41,14 @@ use crate::stats::Counted;
 /// A request for a lock over several servers.
 #[derive(Debug)]
 pub(crate) struct QuorumAcquire {
-    /// One for each member, all for one owner. The first stands for all of them where one is enough: for the name in
-    /// messages, and for the client that runs tasks.
+    /// One for each member, all for one owner. Where one is enough, the first stands for all: for the name in messages,
+    /// and for the client that runs tasks.
     pub(super) requests: Vec<AcquireRequest>,
     /// The longest lease of this lock, in any process.
     longest: LeaseTime,
 }
 
-/// How a round ended. Unless it was won, everything that was granted in it is being given back.
+/// The outcome of a round. Unless it was won, all its grants are being given back.
 pub(super) enum Round {
     Won(QuorumHold),
     /// A majority votes, and others have too much of it: the lock is busy.
@@ -59,15 +59,15 @@ pub(super) enum Round {
 
 /// Why no majority votes.
 pub(super) struct Shortage {
-    /// What the call fails with if it does not wait for more.
+    /// The error of the call if it does not wait for more.
     pub(super) error: Error,
     /// After how long a majority votes, if that is only a matter of time.
     pub(super) grace: Option<Duration>,
 }
 
-/// What it takes to win after all.
+/// What an outvoted call has to wait for.
 pub(super) struct Outvoted {
-    /// How long the leases of the other holders last: the shortest of them.
+    /// The shortest remaining lease of the other holders.
     pub(super) ttl: Ttl,
     /// The indices of the servers that others have.
     pub(super) busy: Vec<usize>,
@@ -76,7 +76,7 @@ pub(super) struct Outvoted {
 }
 
 impl QuorumAcquire {
-    /// Creates the request, and checks nothing: [`acquire_if_distinct`](Self::acquire_if_distinct) asks which servers
+    /// Creates the request without any check; [`acquire_if_distinct`](Self::acquire_if_distinct) asks which servers
     /// they are.
     pub(crate) fn new(requests: Vec<AcquireRequest>, longest: LeaseTime) -> Self {
         Self { requests, longest }
@@ -108,8 +108,8 @@ impl QuorumAcquire {
         first.client.local_locks.enter(local)
     }
 
-    /// Returns whether this owner has the lock on a majority: to re-enter it, a call waits for nobody. By the holds of
-    /// this process, so without a request; members that no call of this process uses count as not held.
+    /// Returns whether this owner has the lock on a majority, so that a call re-enters and waits for nobody. Sends no
+    /// request: only holds of this process count.
     pub(super) fn is_held(&self) -> bool {
         let held = self.requests.iter().filter(|request| {
             let local = request
@@ -133,16 +133,16 @@ impl QuorumAcquire {
         .await;
     }
 
-    /// Asks every server once. What was granted is given back if it is no majority, or if too little is left of what a
-    /// majority promises.
+    /// Asks every server once. The grants are given back if they are no majority, or if too little is left of a
+    /// majority's leases.
     ///
-    /// 1. Servers that are silent are spared, as long as the others are a majority.
+    /// 1. Silent servers are skipped, as long as the others are a majority.
     /// 2. All others are asked at once, in the task of the caller.
     /// 3. The round is over as soon as no further answer can change its outcome.
     /// 4. Won: the guards go into a [`QuorumHold`], which late answers may join. Otherwise all of it is dropped.
     ///
-    /// `local` is the local lock whose front learns when the lock is given back. If the future is dropped, so is all
-    /// that was asked.
+    /// `local` is the local lock whose front learns when the lock is given back. Dropping the future drops all
+    /// requests.
     pub(super) async fn round(&self, local: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
         let (spared, longest) = (self.silent(), self.longest);
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
@@ -165,7 +165,7 @@ impl QuorumAcquire {
                 return self.too_few(&asked).map(Round::TooFew);
             }
         };
-        // Each promise was long enough when its member was granted, but time has passed since.
+        // Each lease was long enough at its grant, but time has passed since.
         let least = self
             .requests
             .iter()
@@ -184,8 +184,8 @@ impl QuorumAcquire {
         Ok(Round::Won(quorum_hold))
     }
 
-    /// Returns what is to be waited for after a round that others have won. Answers still awaited do not count: had
-    /// they been able to change the outcome, the round would not be decided.
+    /// Returns what to wait for after a round that others have won. Outstanding answers do not count: if they could
+    /// change the outcome, the round would not be decided.
     fn outvoted(&self, asked: &Asked<Result<Polling, Error>>) -> Outvoted {
         let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
@@ -205,8 +205,8 @@ impl QuorumAcquire {
         }
     }
 
-    /// Returns, for each silent server, why it is not asked: so nobody waits for it, and no round leaves anything
-    /// owed to it. All servers are asked if the others are no majority.
+    /// Returns, for each silent server, the reason not to ask it. So nobody waits for it, and no round leaves anything
+    /// owed to it. If the others are no majority, all servers are asked.
     fn silent(&self) -> Vec<Option<Error>> {
         let silence =
             |request: &AcquireRequest| Some(request.client.backend.silence(request.name.key())?.1);
@@ -245,11 +245,11 @@ impl QuorumAcquire {
         });
     }
 
-    /// Acquires the lock, and refuses two members on one server, whose vote would count twice. For a handle until all
-    /// servers have said once which they are. Returns whether they have.
+    /// Acquires the lock, and returns `Err` for two members on one server, whose vote would count twice. For a handle,
+    /// until all servers have identified themselves once. Also returns whether they have.
     ///
-    /// Each server is asked which it is just before it is asked for the lock, over the same connection. So a server that
-    /// votes has answered that, and nobody waits for the others.
+    /// Each server is asked for its identity just before it is asked for the lock, over the same connection. So a
+    /// server that votes has identified itself, and nobody waits for the others.
     pub(crate) async fn acquire_if_distinct(
         &self,
         deadline: Deadline,
@@ -285,8 +285,8 @@ impl QuorumAcquire {
         ))
     }
 
-    /// Returns what kept a majority from voting, or the error that decides the call however many servers answer. The
-    /// shortage is an error that may pass: the call goes on while there is time.
+    /// Returns what kept a majority from voting, or an error that decides the call, however many servers answer. A
+    /// shortage may pass, so the call goes on while there is time.
     fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Shortage, Error> {
         let (mut yes, mut no) = (0, 0);
         let mut abstaining: Vec<Abstention> = Vec::new();
@@ -302,8 +302,8 @@ impl QuorumAcquire {
         }
         let (servers, name) = (self.requests.len(), self.name());
         let most = majority(servers);
-        // An error that some server of every majority gives does not depend on how many answer. Errors of a server or
-        // its connection that may pass do not count.
+        // An error is decisive if every majority has a server that gives such an error. Errors of a server or its
+        // connection that may pass do not count.
         let decisive = errors.iter().find(|error| {
             let alike = |other: &&Error| {
                 other.kind() == error.kind() && other.is_passing() == error.is_passing()
@@ -343,8 +343,8 @@ impl QuorumAcquire {
     }
 }
 
-/// Asks one server for its part of the lock. If this owner has that part already, the part is re-entered, whatever the
-/// other servers say. Dropped at any point, it leaves nothing: the attempt or the guard sees to that.
+/// Asks one server for its part of the lock. If this owner has that part already, re-enters it, whatever the other
+/// servers say. Can be dropped at any point: the attempt or the guard then gives everything back.
 async fn ask(
     request: AcquireRequest,
     mode: AcquireMode,
@@ -357,7 +357,7 @@ async fn ask(
             if let Some(guard) = request.reenter(&local, &hold).await? {
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
-            // It has ended meanwhile: asked for like any other.
+            // It has ended in the meantime, so it is requested like any other.
             continue;
         }
         let mut attempt = Attempt::new(&request, &local);
@@ -377,9 +377,9 @@ async fn ask(
     }
 }
 
-/// Returns how an answer counts. An abstention and an error are alike: neither shows that another owner has the part.
-/// Nor does a grant that was lost before the round was over. One that took too long counts: a majority of those is an
-/// error, not a reason to ask again.
+/// Returns how an answer counts. An abstention and an error count as missing, since neither shows that another owner
+/// has the part. So does a grant that was lost before the round was over. A grant that took too long counts: a majority
+/// of those is an error, not a reason to ask again.
 fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
         Ok(Polling::Voted(Attempted::Granted(guard))) => match guard.hold.loss() {
@@ -401,14 +401,14 @@ pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<It
     }
 }
 
-/// The answers that are outstanding, each with the index of its server. They go on in the background once a majority
-/// has been found.
+/// The outstanding answers, each with the index of its server. They go on in the background once a majority has been
+/// found.
 type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
-/// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release what is held of
-/// it. Dropping it drops the requests that are not answered.
+/// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release it. Dropping
+/// this drops the unanswered requests.
 pub(crate) struct Asked<T> {
-    /// The number of servers of which a majority is wanted. Those that are not asked count as a no.
+    /// The number of servers of which a majority is needed. Those that are not asked count as a no.
     servers: usize,
     /// One for each request, `None` until it is answered.
     answers: Vec<Option<T>>,
@@ -416,8 +416,8 @@ pub(crate) struct Asked<T> {
 }
 
 impl<T: Send + 'static> Asked<T> {
-    /// Takes the requests, of which at most `servers` are given: a member that is not held is not asked. They are sent
-    /// when [`decide`](Self::decide) polls them.
+    /// Takes at most `servers` requests, since a member that is not held is not asked. [`decide`](Self::decide) sends
+    /// them by polling.
     pub(crate) fn new<F>(
         client: &ClientHandle,
         servers: usize,
@@ -428,7 +428,7 @@ impl<T: Send + 'static> Asked<T> {
     {
         let ask = |(at, ask)| {
             let ask = async move { (at, ask.await) };
-            // The caller's runtime may end before the requests do that go on in the background.
+            // The caller's runtime may end before requests that go on in the background.
             client.with_timers(ask).boxed()
         };
         let awaited: Awaited<T> = asks.enumerate().map(ask).collect();
@@ -439,7 +439,7 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
-    /// Waits for answers until they decide, or none is outstanding. What is outstanding by then stays in `awaited`.
+    /// Waits for answers until they decide, or none is outstanding. Requests still outstanding stay in `awaited`.
     pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Response) -> QuorumState {
         loop {
             let said = self.answers.iter().map(Option::as_ref);
@@ -468,8 +468,8 @@ impl<T: Send + 'static> Asked<T> {
         self.awaited.len()
     }
 
-    /// Lets the requests that are not answered so far go on in the background, where nobody looks at their answers. For
-    /// releases and extensions, which would otherwise be cut off, and sent again or left in doubt.
+    /// Lets the unanswered requests go on in the background, and ignores their answers. For releases and extensions,
+    /// which would otherwise be cut off, and then sent again or left in doubt.
     pub(crate) fn go_on(mut self, client: &ClientHandle) {
         if !self.awaited.is_empty() {
             client.spawn(async move { while self.awaited.next().await.is_some() {} });

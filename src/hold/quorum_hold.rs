@@ -1,8 +1,8 @@
-//! The servers on which a lock over several is held: whether they are a majority, and until when.
+//! A hold over several servers: whether those that grant it are a majority, and until when.
 //!
-//! A round that is won makes a [`QuorumHold`] and fills it with the guards of the members. Grants that come after that
-//! join by a [`LateJoin`]. There is no task that watches a hold: it is lost at the instant at which the promises of its
-//! members no longer make a majority, and whoever looks at it, or waits in [`lost`](QuorumHold::lost), finds that out.
+//! A round that is won makes a [`QuorumHold`] and fills it with the guards of the members. Later grants join through a
+//! [`LateJoin`]. No task watches a hold. It is lost as soon as the leases of its members no longer make a majority.
+//! Whoever looks at it, or waits in [`lost`](QuorumHold::lost), finds out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::loss::LossReason;
 use crate::protocol::quorum::trusted_until;
 use crate::session::LocalLock;
 
-/// What is held of a lock over several servers.
+/// A hold over several servers.
 ///
 /// # Invariants
 ///
-/// 1. Once there was no majority, there is none any more: a member that joins later does not bring it back, since
-///    others may have had the lock in between.
-/// 2. Once it was given back, nobody joins: a grant that comes late is given back by being dropped.
+/// 1. Once the majority is lost, it stays lost: a member that joins later does not bring it back, since others may have
+///    had the lock in between.
+/// 2. Once it was given back, nobody joins: a late grant is dropped, and so given back.
 /// 3. The mutex of `state` is locked only briefly. The holds of the members may be looked at inside, but no guard is
 ///    dropped there.
 #[derive(Debug)]
@@ -36,10 +36,10 @@ pub(crate) struct LateJoin(Weak<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// How many members the lock has, held or not: what a majority is counted of.
+    /// The number of members, held or not. A majority is counted of these.
     servers: usize,
     state: Mutex<State>,
-    /// A member has joined, so the time of loss may be another.
+    /// Signals that a member has joined, which may change the time of the loss.
     joined: Notify,
     /// The local lock in whose queue the waiters of this process stand.
     local: LocalLock,
@@ -47,7 +47,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// One place for each member, `None` for what is not held. Empty once it was given back.
+    /// One entry for each member, `None` if it is not held. Empty once the hold was given back.
     guards: Vec<Option<LockGuard>>,
     phase: Phase,
 }
@@ -55,11 +55,11 @@ struct State {
 /// The phases follow each other in this order, and some may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Filled one by one with what the round brought.
+    /// The round adds its grants one by one.
     Open,
     /// The round is over: a member may join, but only while there is a majority.
     Held,
-    /// There was no majority when somebody looked, for this reason. Nothing brings it back.
+    /// Somebody found that there was no majority, for this reason. Nothing brings it back.
     Lost(LossReason),
     GivenBack,
 }
@@ -85,7 +85,7 @@ impl QuorumHold {
 
     /// Ends the round, and returns the way in for its late answers.
     pub(crate) fn late_join(&self) -> LateJoin {
-        // The round's grants are all in: from here on it counts whether they are a majority.
+        // The round's grants are all in. From here on, a majority is required.
         self.0.lock().phase = Phase::Held;
         LateJoin(Arc::downgrade(&self.0))
     }
@@ -104,8 +104,8 @@ impl QuorumHold {
         self.0.lock().remaining()
     }
 
-    /// Waits until a majority can no longer be trusted, and returns why. One member that is lost, or joins, is a reason
-    /// to look again.
+    /// Waits until a majority can no longer be trusted, and returns why. Checks again whenever a member is lost or
+    /// joins.
     pub(crate) async fn lost(&self) -> LossReason {
         loop {
             // Registered before the leases are read, so that no member joins unseen.
@@ -115,7 +115,7 @@ impl QuorumHold {
             let leases = self.leases();
             let standing = leases.iter().filter(|lease| !lease.is_lost());
             let mut losses: FuturesUnordered<_> = standing.map(Lease::lost).collect();
-            // Checked last: a lease that is lost after it was found to stand wakes this task.
+            // Checked last: if a lease is lost after this check, it wakes this task.
             if let Some(reason) = self.loss() {
                 return reason;
             }
@@ -130,16 +130,16 @@ impl QuorumHold {
         self.0.servers
     }
 
-    /// Returns the leases of what is held, server by server: for requests to all members, which must not be made under
-    /// the mutex. A lease keeps its hold in memory, but neither renews nor releases it.
+    /// Returns the leases of the members that are held. For requests to all members, which must not be made under the
+    /// mutex. A lease keeps its hold in memory, but neither renews nor releases it.
     pub(crate) fn leases(&self) -> Vec<Lease> {
         let state = self.0.lock();
         let lease = |guard: &LockGuard| Lease::new(guard.request.clone(), guard.hold.clone());
         state.guards.iter().flatten().map(lease).collect()
     }
 
-    /// Takes out the guards, to give back what is held. From then on nothing joins, so a grant that comes during the
-    /// release is released as well.
+    /// Takes out the guards, to give them back. From then on nothing joins, so a grant during the release is released
+    /// as well.
     pub(crate) fn leave(&self) -> Vec<LockGuard> {
         let mut state = self.0.lock();
         state.phase = Phase::GivenBack;
@@ -150,13 +150,13 @@ impl QuorumHold {
 impl Drop for QuorumHold {
     fn drop(&mut self) {
         drop(self.leave());
-        // The next call of this process waits for the end of this hold, of which no single member tells its queue.
+        // The next call of this process waits for the end of this hold, which no single member announces to its queue.
         self.0.local.stir();
     }
 }
 
 impl LateJoin {
-    /// Enters a late grant, or drops it, and so gives it back, if what it was for is gone.
+    /// Enters a late grant. If the hold is gone, drops the grant and so gives it back.
     pub(crate) fn join(&self, at: usize, guard: LockGuard) {
         if let Some(shared) = self.0.upgrade() {
             shared.join(at, guard);
@@ -165,7 +165,7 @@ impl LateJoin {
 }
 
 impl Shared {
-    /// Enters a guard if it still counts. A guard that it replaces, or that comes too late, is dropped.
+    /// Enters a guard if it still counts. Drops a guard that it replaces, or that comes too late.
     fn join(&self, at: usize, guard: LockGuard) {
         let mut state = self.lock();
         let counts = match state.phase {
@@ -189,7 +189,7 @@ impl Shared {
 }
 
 impl State {
-    /// Returns how long a majority can be trusted, and notes the loss if that is no time at all.
+    /// Returns how long a majority can be trusted, and notes the loss if that is zero.
     fn remaining(&mut self) -> Duration {
         let now = BootInstant::now();
         let promises = self
@@ -203,7 +203,7 @@ impl State {
             Phase::Lost(_) | Phase::GivenBack => None,
         };
         let left = left.map_or(Duration::ZERO, |until| now.until(until));
-        // Noted once it is seen. A member joins only after this was checked, so it cannot bring the majority back.
+        // Noted as soon as it is seen. A member joins only after this check, so it cannot bring the majority back.
         if left.is_zero() && self.phase == Phase::Held {
             let members = self.guards.iter().flatten();
             let losses = members.filter_map(|guard| guard.hold.loss());

@@ -1,12 +1,12 @@
 //! The readers of one process, which share a record on the server.
 //!
-//! The first asks the server, and the others join its record in memory, as long as the server said lately that it
-//! stands and that no writer waits who came before them. The last to give back releases it. So readers cost the
-//! server a few requests however many they are, and a writer that waits, here or elsewhere, is overtaken by no reader
-//! that came later, unless the lock prefers readers.
+//! The first asks the server. Others join its record in memory, as long as the server has recently said that the record
+//! stands and that no writer waits that came before them. The last to give it back releases it. So readers cost the
+//! server a few requests, however many they are. No reader overtakes a writer that came before it, here or elsewhere,
+//! unless the lock prefers readers.
 //!
-//! To join owes the server nothing: each joined hold counts towards the record's holders, not towards a hold count
-//! there. So a reader that is dropped is given back in memory, unless it is the last of them.
+//! Joining owes the server nothing: each joined hold counts among the record's holders, not in the hold count on the
+//! server. So a dropped reader is given back in memory, unless it is the last of them.
 
 use tokio::time::timeout;
 use tracing::debug;
@@ -23,13 +23,13 @@ use crate::session::local_lock::YieldsTo;
 use crate::session::share::Place;
 
 impl AcquireRequest {
-    /// Returns whether this call reads by a record that others may share. A named owner does not: other processes may
-    /// know it, and look for it.
+    /// Returns whether this call may share a record with other readers. A named owner may not: other processes may know
+    /// it, and look for it.
     pub(super) fn may_join(&self) -> bool {
         self.kind.is_shared() && !self.owner.is_named()
     }
 
-    /// Returns whom of this process this call lets go first. At the front, those that came before have gone.
+    /// Returns which writers of this process this call lets go first. At the front, those that came before have gone.
     pub(super) fn yields_to(&self, at_front: bool) -> YieldsTo {
         match self.kind.sides().map(|sides| sides.prefer) {
             Some(Prefer::Writers) => YieldsTo::AnyWriter,
@@ -38,15 +38,15 @@ impl AcquireRequest {
         }
     }
 
-    /// Reads by the record of other readers here, for a call that came at `came`. Returns `None` if the server has to
-    /// be asked. A call joins only if all of this holds:
+    /// Joins the record of other readers here, for a call that came at `came`. Returns `None` if the server has to be
+    /// asked. A call joins only if all of this is true:
     ///
     /// 1. Its owner has no name, and neither reads here by another call nor asks for it.
     /// 2. No writer here has the lock, and none waits that it yields to.
-    /// 3. A reader here, by a handle with the same preference, has the record, the server said lately that it stands, and no writer waits elsewhere who came
-    ///    before the call.
+    /// 3. A reader here, through a handle with the same preference, has the record. The server has recently said that
+    ///    it stands, and that no writer waits elsewhere that came before the call.
     /// 4. The call asks for the same lease, and enough of that is left.
-    /// 5. No request is on its way that changes the record's hold count, or may cut its lease.
+    /// 5. No request is in flight that changes the record's hold count, or may cut its lease.
     pub(super) fn join_readers(
         &self,
         local: &LocalLock,
@@ -56,7 +56,7 @@ impl AcquireRequest {
         if !self.may_join() {
             return None;
         }
-        // What the server said for a record with another preference does not tell which writer goes first.
+        // For a record with another preference, the server's answer does not tell which writer goes first.
         let join = |hold: &Hold| match hold.key().kind == self.kind {
             true => hold.join(&self.successor(came)),
             false => None,
@@ -69,23 +69,23 @@ impl AcquireRequest {
             let name = self.name.key();
             self.client.tally.handed_over((&self.kind).into(), name);
         }
-        // Asked on behalf of readers that follow: what the server said will soon be too old to join by.
+        // On behalf of later readers, since the server's last answer will soon be too old for joining.
         if hold.record.is_to_be_asked_about(BootInstant::now()) {
             self.client.watchdog.confirm(&hold);
         }
         Some(guard)
     }
 
-    /// Gives those of this process that have a read-write lock the time of one request to give it back. What is asked
-    /// after that is behind their release on the same connection; what is asked before would be refused, and take as
-    /// long. Called once, before the first request of a call at the front: later ones follow what the call is told.
+    /// Gives the holders of a read-write lock in this process the time of one request to give it back. A request after
+    /// that comes behind their release on the same connection; a request before would be refused, and take as long.
+    /// Called once, before the first request of a call at the front. Later requests follow messages.
     pub(super) async fn let_others_end(
         &self,
         local: &LocalLock,
         wait: &Wait,
         place: &Place<'_>,
     ) -> Result<(), Error> {
-        // First, so that a release that comes while this looks at the holds ends the wait below.
+        // Called first, so that a release during the check of the holds ends the wait below.
         place.catch_up(BootInstant::now());
         let Some(trip) = local.is_taken_for(&self.owner) else {
             return Ok(());

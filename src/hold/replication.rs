@@ -1,8 +1,8 @@
 //! Holds that count only once replicas have acknowledged them, for clients that ask for that.
 //!
-//! The wait begins when the hold stands, with its guard in the future of the call: a future that is dropped gives the
-//! hold back like any other guard. What is acknowledged is the record. So whoever takes it over in memory, or takes a
-//! level more, does not wait for it again, except while the first wait goes on.
+//! The wait begins once the hold stands, with its guard in the future of the call. Dropping the future gives the hold
+//! back like any other guard. Replicas acknowledge the record. So a call that takes it over in memory, or takes another
+//! level, does not wait again, except while the first wait goes on.
 
 use std::iter;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl LockGuard {
             }
             Err(error) => self.request.blame(error),
         };
-        // Whoever is next here would only wait for the same replicas.
+        // The next call here would only wait for the same replicas.
         self.hold.record.stay();
         // If this fails, the release is left to the background.
         self.unlock().await.ok();

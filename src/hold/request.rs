@@ -1,8 +1,8 @@
-//! What is asked for: a lock, for an owner, on terms.
+//! A request for a lock: the lock, the owner and the terms.
 //!
-//! A request is made by a handle for each call, and outlives it in the guard, which releases, extends and re-enters by
-//! the same terms. It does not change, and has no state of the acquisition: that is in the attempt, the place and the
-//! hold.
+//! A handle makes a request for each call. The request outlives the call in the guard, which releases, extends and
+//! re-enters on the same terms. It never changes, and has no state of the acquisition, which is in the attempt, the
+//! place and the hold.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,8 +27,7 @@ use crate::session::tally::OpenCall;
 use crate::session::{ClientHandle, LocalLock};
 use crate::stats::Counted;
 
-/// What one call asks for, with everything checked that can be checked without the server. Cheap to clone, since each
-/// guard has a copy.
+/// What one call asks for, checked as far as possible without the server. Cheap to clone, since each guard has a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest(Arc<Terms>);
 
@@ -38,15 +37,16 @@ pub(crate) struct Terms {
     pub(crate) client: Arc<ClientHandle>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// Found out before the first await of the call, since by default it is the task that polls first.
+    /// Determined before the first await of the call, since by default it is the task that polls first.
     pub(crate) owner: Owner,
     /// Whether the lease is renewed, and its length. Holds are passed on only to a request with the same length.
     pub(crate) lease_mode: LeaseMode,
-    /// What tells a call that waits to ask again, in addition to what happens in this process.
+    /// What makes a waiting call ask again, in addition to events in this process.
     pub(crate) wake_source: WakeSource,
     /// How many times the lock may be found busy. `None` sets no limit but that of time.
     pub(crate) attempts: Option<u32>,
-    /// Where the call was made, if the client traces holds: not within the span of the call, which ends sooner.
+    /// The span that the call was made in, if the client traces holds. Not the span of the call itself, which ends
+    /// sooner.
     pub(crate) caller: Option<Span>,
     /// How much of the lease must be left when the guard is handed out. A grant that comes later than that is given
     /// back.
@@ -93,22 +93,21 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the local lock: the waiters and holds of this lock in this process. It lasts while somebody has a
-    /// reference to it or an owner holds the lock, so a call keeps its reference as long as it runs.
+    /// Returns the local lock: the waiters and holds of this lock in this process. It exists as long as somebody refers
+    /// to it or an owner holds the lock, so a call keeps its reference as long as it runs.
     pub(crate) fn local(&self) -> LocalLock {
         self.client
             .local_locks
             .enter(self.kind.local_key(&self.name))
     }
 
-    /// Returns how this call stands in the local queue: in the order of arrival among the calls of its side, and for a
-    /// read-write lock with regard to the other side as its preference has it. With [`Prefer::Arrival`] both sides keep
-    /// one order; with [`Prefer::Writers`] readers let all writers go first; with [`Prefer::Readers`] neither waits for
-    /// the other here.
+    /// Returns how this call stands in the local queue: among the calls of its side in the order of arrival, and
+    /// towards the other side of a read-write lock by its preference. With [`Prefer::Arrival`] both sides keep one
+    /// order; with [`Prefer::Writers`] readers let all writers go first; with [`Prefer::Readers`] neither waits for the
+    /// other here.
     pub(super) fn role(&self) -> Role {
         match self.kind.sides().map(|sides| sides.prefer) {
-            // A named owner may read already, in another process, and the calls before this one may be waiting for
-            // it.
+            // A named owner may already read in another process, and the calls before this one may wait for that.
             Some(_) if self.kind.is_shared() && self.owner.is_named() => Role::Beside,
             Some(Prefer::Arrival) => Role::InOrder,
             Some(Prefer::Writers) if self.kind.is_shared() => Role::Behind,
@@ -116,7 +115,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns whether this owner reads, and asks to write. Known here only for a hold of this process; for others, the
+    /// Returns whether this owner reads and asks to write. Detects this only for a hold of this process; otherwise, the
     /// server refuses the request.
     pub(crate) fn is_upgrade(&self, local: &LocalLock) -> bool {
         matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
@@ -150,8 +149,7 @@ impl AcquireRequest {
         ))
     }
 
-    /// Refuses a call of an owner that holds the name as a lock of another kind: to wait for that would be to wait
-    /// for itself.
+    /// Returns `Err` if the owner holds the name as a lock of another kind, since the call would wait for itself.
     pub(crate) fn ensure_kind(&self, hold: &Hold) -> Result<(), Error> {
         if hold.key().kind.is(&self.kind) {
             return Ok(());
@@ -204,10 +202,10 @@ impl AcquireRequest {
         error.about(self.name.key())
     }
 
-    /// Returns where the server of this lock keeps its server epoch, which tells whether it votes on a lock over
-    /// several servers.
+    /// Returns the key of the server epoch on the server of this lock. The epoch decides whether it votes on a lock
+    /// over several servers.
     pub(crate) fn epoch_key(&self) -> Cow<'static, str> {
-        // In a cluster, the slot of a lock may have another server tomorrow, so the epoch stands next to the lock.
+        // In a cluster, the slot of a lock may move to another server, so the epoch has a key in the same slot.
         match self.client.backend.is_clustered() {
             true => self.name.beside(EPOCH_KEY).into(),
             false => EPOCH_KEY.into(),
@@ -219,8 +217,8 @@ impl AcquireRequest {
         self.client.settings.timeout(self.lease_mode.lease())
     }
 
-    /// Returns how long the server may be silent before a wait without limit gives up. With a fixed lease, which may be
-    /// very short or very long, that is the lease that the client renews with.
+    /// Returns how long the server may be silent before a wait without a limit gives up. With a fixed lease, which may
+    /// be very short or very long, this is the client's lease for renewal.
     pub(crate) fn patience(&self) -> Duration {
         match self.lease_mode {
             LeaseMode::Renewed(lease) => lease.get(),

@@ -1,4 +1,4 @@
-//! One call's way to a majority of several servers: round after round, until one is won.
+//! Makes rounds for one call, until it wins a majority of several servers.
 //!
 //! The calls of this process stand in one local queue for the lock, and only its front asks, so that they do not take
 //! members from each other. Between rounds a call has nothing on any server: what a lost round brought is being given
@@ -8,9 +8,9 @@
 //!
 //! 1. Others have too much of it. The call waits for messages from the servers that they have, if it can hear all of
 //!    these, and for the first of their leases to end; otherwise it pauses.
-//! 2. Too few servers vote, which is a matter of time: it looks again within half a second, and runs out of no
-//!    patience.
-//! 3. Too few servers vote for another reason: it pauses, until its limit or its patience is reached.
+//! 2. Too few servers vote, which is only a matter of time. The call looks again within half a second, and does not use
+//!    up its patience.
+//! 3. Too few servers vote for another reason. The call pauses, until its limit or its patience is reached.
 //!
 //! Calls of several processes are in each other's way, since each may get a part. So their pauses are random, and
 //! messages are acted on only when enough of them have come for a majority.
@@ -51,8 +51,8 @@ const WAITED_TO_PAUSE: u32 = 16;
 const SHORT_PAUSES: Duration = Duration::from_millis(128);
 const LONG_PAUSES: Duration = Duration::from_secs(1);
 
-/// What one call knows from earlier rounds. It lasts for the whole call, also while that goes back into the queue;
-/// nothing in it is needed to give something back.
+/// What one call knows from earlier rounds. It lasts for the whole call, even while that goes back into the queue.
+/// Nothing in it is needed to give anything back.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
     /// The local lock of the whole, not of a member.
@@ -60,7 +60,7 @@ struct Rounds<'a> {
     /// The call asks without a place in the local queue, since its owner has the lock. Looked at again before each
     /// round: the owner may have given the lock back meanwhile.
     is_out_of_queue: bool,
-    /// One per server, from the first round that others won; `None` for a member whose releases nobody tells of.
+    /// One per server, from the first round that others won. `None` for a member whose releases are not announced.
     subscriptions: Vec<Option<Subscription>>,
     /// What it would have taken to win the last round.
     outvoted: Option<Outvoted>,

@@ -4,12 +4,12 @@
 //! server queue under its acquisition id. From then on:
 //!
 //! 1. The session keeps the place, with those of all other calls of this process.
-//! 2. The release, or sign of life, that moves the lock to this hold tells the call ([`Attempt::told`]).
-//! 3. The call asks again only when it is told to: the place is gone, or the lock may be there for it. One of
-//!    Redisson's messages tells the same.
+//! 2. A release or a heartbeat moves the lock to this hold, and the call is told ([`Attempt::told`]).
+//! 3. The call asks again only when it is told to, because the place is gone or the lock may be free for it. A message
+//!    of Redisson's has the same effect.
 //!
-//! If the future is dropped at any await, the attempt's `Undo` sends a release. For a hold that was never granted, that
-//! takes its place out of the queue; for one that was just granted, it passes the lock on to the next.
+//! If the future is dropped at any await, the attempt's `Undo` sends a release. If the hold was never granted, that
+//! takes its place out of the queue. If it was just granted, that passes the lock on to the next.
 
 use std::future::pending;
 use std::pin::pin;
@@ -31,18 +31,18 @@ use crate::session::share::Asking;
 
 impl AcquireRequest {
     /// Stands in the server queue until the lock is granted: asks for a place, which is kept together with all others
-    /// of this process, then waits to be told. The call is told of the grant that way no matter who released the
-    /// lock, except for Redisson's clients: their messages are received here.
+    /// of this process, then waits to be told. That way, it learns of a grant whoever released the lock, except for
+    /// Redisson's clients, whose messages are received here.
     ///
-    /// [`Outcome::Reenter`] means that the caller begins again: the owner has the lock by another call, or the hold of
-    /// this one was given up and a fresh acquisition id is needed.
+    /// On [`Outcome::Reenter`] the caller begins again: another call has brought the owner the lock, or the hold of
+    /// this one was given up, which takes a fresh acquisition id.
     pub(super) async fn in_server_queue(
         &self,
         local: &LocalLock,
         wait: &mut Wait,
         priority: i32,
     ) -> Result<Outcome, Error> {
-        // The calls of one owner have one place; the others see what comes of it.
+        // The calls of one owner share one place; the others learn its outcome.
         let Some(asking) = Box::pin(self.asking(local, wait)).await? else {
             return Ok(Outcome::GaveUp);
         };
@@ -52,7 +52,7 @@ impl AcquireRequest {
         let mut attempt = Attempt::new(self, local);
         // Registered before the first request, since any release after that may grant the hold.
         attempt.expect_grant(&asking);
-        // Listened to from the first answer on that names it, and for as long as this call stands in the queue.
+        // Set from the first answer that names the channel, for as long as this call stands in the queue.
         let mut foreign: Option<Box<Subscription>> = None;
         loop {
             // Begins again with a fresh acquisition id: this hold is being released.
@@ -65,7 +65,7 @@ impl AcquireRequest {
             attempt.is_alive();
             match Box::pin(attempt.send(AcquireMode::Stand { priority })).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
-                // The call has its place. No TTL tells when to ask again: it is told.
+                // The call has its place, and is told when to ask again. The TTL does not matter.
                 Ok(Attempted::Busy(_)) => {}
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
@@ -80,7 +80,7 @@ impl AcquireRequest {
             if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {
                 let subscription = foreign.insert(Box::new(self.client.hub.subscribe(&channel)));
                 if subscription.is_heard() {
-                    // What was told before the subscription is seen by asking again.
+                    // Asking again finds what was announced before the subscription.
                     continue;
                 }
             }
@@ -99,10 +99,10 @@ impl AcquireRequest {
     }
 
     /// Waits to be told of a grant, of a message of Redisson's clients, or of a hold of this owner. The outer `None`
-    /// means that the time is up, the inner one that the call is to ask.
+    /// means that the time is up, the inner one that the call has to ask.
     ///
-    /// Whichever comes first ends the wait for the others, which loses none of them: a grant stays noted, and the other
-    /// two are looked at again.
+    /// The first of these ends the wait. None of the others is lost: a grant stays noted, and the other two are checked
+    /// again.
     async fn told(
         &self,
         local: &LocalLock,
@@ -121,8 +121,8 @@ impl AcquireRequest {
     }
 
     /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit. While another
-    /// call of the owner stands in the server queue, that is as long as it stands there and is polled: it may bring the
-    /// lock for both.
+    /// call of the owner stands in the server queue and is polled, waits for that one, which may bring the lock for
+    /// both.
     async fn asking<'a>(
         &'a self,
         local: &'a LocalLock,
@@ -145,7 +145,7 @@ impl AcquireRequest {
             if let Some(claim) = local.claim(&self.owner) {
                 let is_over = match claim.queued {
                     Some(number) => self.client.releaser.pass(number).await,
-                    // A call that does not queue has the turn for the time of one request.
+                    // A call that does not queue has the turn only for the time of one request.
                     None => {
                         sleep(self.client.settings.command_timeout).await;
                         true

@@ -226,7 +226,7 @@ pub trait DistributedGuard: Send + Sync + 'static {
     }
 }
 
-/// Acquires a lock by this call, for an owner of its own, and runs a future under it until it ends or the lock is lost.
+/// Acquires a lock with this call, for a fresh owner, and runs a future under it until it ends or the lock is lost.
 ///
 /// What is awaited here is pinned by the caller, since a future that is passed on by value takes up its space twice.
 pub(crate) async fn run<G: DistributedGuard, F: Future>(
@@ -243,8 +243,8 @@ pub(crate) async fn run<G: DistributedGuard, F: Future>(
     within(own.clone(), section).await
 }
 
-/// As [`run`], by a call that returns `None` if the lock is busy, for a future whose error goes before that of the
-/// release.
+/// Like [`run`], with a call that returns `None` if the lock is busy, and for a future whose error takes precedence
+/// over that of the release.
 pub(crate) async fn try_run<G: DistributedGuard, T, E: From<Error>>(
     try_lock: impl Future<Output = Result<Option<G>, Error>>,
     future: impl Future<Output = Result<T, E>>,
@@ -263,8 +263,8 @@ pub(crate) async fn try_run<G: DistributedGuard, T, E: From<Error>>(
     within(own.clone(), section).await
 }
 
-/// Runs a future for the owner of this guard. That is not always the section's own: a handle may have an owner, and
-/// what is held around the section was acquired again for the owner that holds it.
+/// Runs a future for the owner of this guard. This is not always a fresh owner: a handle may have one, and a lock that
+/// is held around the section was re-entered for the owner that holds it.
 async fn in_section<G: DistributedGuard, F: Future>(
     guard: &G,
     own: &Owner,
@@ -280,7 +280,7 @@ pub(crate) async fn until_lost<G: DistributedGuard, F: Future>(
     guard: &G,
     future: F,
 ) -> Result<F::Output, Error> {
-    // A clock that says so before the signal does knows one reason only.
+    // If the clock shows the loss before the signal does, expiry is the only known reason.
     let loss = || guard.is_lost().then_some(LossReason::Expired);
     let (future, lost) = (pin!(future), pin!(guard.lost()));
     run_until_lost(future, lost, loss, |reason| guard.lost_error(reason)).await

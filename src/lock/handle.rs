@@ -30,7 +30,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Refuses a name if the keys next to the lock would be another lock's too.
+    /// Returns `Err` if another lock would use the same keys next to its own.
     pub(crate) fn new(name: LockName, kind: Kind) -> Result<Self, Error> {
         if kind.has_keys_beside() {
             name.ensure_own_keys()?;
@@ -43,7 +43,7 @@ impl Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) client: Arc<ClientHandle>,
-    /// Checked when a method is called, so that making a handle cannot fail.
+    /// An error shows when a method is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
     wake_source: WakeSource,
     /// How many times the lock may be found busy before a call gives up; `None` for no limit.
@@ -87,7 +87,7 @@ impl Handle {
         taken.ok_or_else(Error::endless)
     }
 
-    /// Refuses a wait without a limit on a handle that gives up after some attempts.
+    /// Returns `Err` for a wait without a limit on a handle that gives up after some attempts.
     pub(super) fn ensure_endless(&self) -> Result<(), Error> {
         match self.attempts {
             None => Ok(()),
@@ -131,7 +131,7 @@ impl Handle {
 
     pub(crate) async fn hold_count(&self) -> Result<u64, Error> {
         let count = async {
-            // Before the first await, since the owner is the task that polls first.
+            // Determined before the first await, since the owner is the task that polls first.
             let owner = self.owner()?;
             let (client, Target { name, kind }) = (&self.client.client_name, self.target()?);
             let record = self.ask("").await?;
@@ -141,7 +141,7 @@ impl Handle {
             let is_of_several = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
                 _ if !is_of_several => kind.is_of(holder, client, &owner),
-                // The server records what was passed on, or is shared, under the owner that acquired the lock.
+                // The server has a record that was passed on or is shared under the owner that acquired the lock.
                 Some(hold) => *holder == *hold.key().field(),
                 None => false,
             });
@@ -167,7 +167,7 @@ impl Handle {
         };
         let kind = &self.target()?.kind;
         if kind.sides().is_some() {
-            // Which client it is, only the keys of its levels tell.
+            // Only the keys of its levels tell which client it is.
             let levels = self.inspect(&kind.field_of(&owner)).await?;
             record.levels = levels.map_or_else(Vec::new, |record| record.levels);
         }
@@ -179,7 +179,7 @@ impl Handle {
         }))
     }
 
-    /// Releases the lock if its holders are those with these owner fields; without any, whoever holds it.
+    /// Releases the lock if its holders are those with these owner fields, or whoever holds it if there are none.
     pub(crate) async fn force_unlock(&self, holders: &[String]) -> Result<bool, Error> {
         let force = async {
             self.client.ensure_open()?;
@@ -213,7 +213,7 @@ impl Handle {
                 .await?;
             let released = match ForceReleased::decode(&answer.reply)? {
                 ForceReleased::Released => true,
-                // An earlier send of this call, which went unanswered, may have freed the lock.
+                // An earlier, unanswered send of this call may have freed the lock.
                 ForceReleased::Free => answer.repeated,
                 ForceReleased::Others => false,
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
@@ -238,8 +238,8 @@ impl Handle {
         self.client.within(Box::pin(acquire)).await
     }
 
-    /// Returns what the server records of the lock, and of the levels under this field of a read-write lock, or `None` if
-    /// it is free.
+    /// Returns the server's record of the lock, with the levels under this field of a read-write lock, or `None` if it
+    /// is free.
     async fn inspect(&self, field: &str) -> Result<Option<Record>, Error> {
         self.client.within(Box::pin(self.ask(field))).await
     }
@@ -267,7 +267,7 @@ impl Handle {
                         Some((kind.owner_of(field)?.to_owned(), count.clone()))
                     })
                     .collect();
-                // Only the other side of the read-write lock may be held.
+                // It may be that only the other side of the read-write lock is held.
                 let held = kind.sides().is_none() || !holders.is_empty();
                 Ok(held.then(|| Record {
                     left: ttl.left(),
@@ -375,12 +375,12 @@ impl Handle {
         Ok(&self.target()?.name)
     }
 
-    /// Returns the name for people: empty if it is one that cannot work.
+    /// Returns the name for people. Empty if the name is invalid.
     pub(crate) fn shown_name(&self) -> &str {
         self.name().map_or("", |name| name.key())
     }
 
-    /// Shows a handle of this type in one line: its name, and what was set.
+    /// Writes a handle of this type in one line: its name, and its settings.
     pub(crate) fn show(&self, title: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct(title);
         shown.field("name", &self.shown_name());
@@ -418,13 +418,13 @@ impl Handle {
     }
 }
 
-/// What the server records of a lock.
+/// The server's record of a lock.
 struct Record {
     left: Option<Duration>,
     /// The owners, each with the number of levels that it holds.
     holders: Vec<(String, String)>,
     /// Everything in the hash.
     fields: Vec<(String, String)>,
-    /// For a read-write lock, what the keys of one owner's levels hold.
+    /// For a read-write lock, the values of the keys of one owner's levels.
     levels: Vec<String>,
 }

@@ -68,7 +68,7 @@ impl Members {
 
     /// Returns the owner that the set acts for, and one request for each member.
     ///
-    /// Refuses members with different owners.
+    /// Returns `Err` if the members have different owners.
     pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
         let owner = match self.given_owner()? {
             Some(owner) => owner,
@@ -86,10 +86,10 @@ impl Members {
         first.map_or_else(Owners::default, Handle::owners)
     }
 
-    /// Returns the owner that the set or a member names, or the one around the call that holds one of the locks: for
-    /// another owner, the call would wait for its caller.
+    /// Returns the owner that the set or a member names, or else the owner around the call that holds one of the locks.
+    /// With a different owner, the call would wait for its caller.
     ///
-    /// Refuses locks that are held by several owners around the call.
+    /// Returns `Err` if several owners around the call hold the locks.
     fn given_owner(&self) -> Result<Option<Owner>, Error> {
         if let Some(named) = self.named_owner()? {
             return Ok(Some(named.clone()));

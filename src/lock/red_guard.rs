@@ -128,7 +128,7 @@ impl RedGuard {
             let ask =
                 |guard: LockGuard| async { guard.unlock().await.map(|()| BootInstant::NEVER) };
             let late = self.ask(guards.into_iter().map(ask), "released").await?;
-            // To drop a release that is on its way would have it sent again.
+            // Dropping a release in flight would send it again.
             late.go_on(&self.client);
             Ok(())
         };

@@ -21,7 +21,7 @@ pub(crate) enum Acquired {
     /// The caller has a place in the server queue of a fair lock; `anew` if it had none before.
     Queued {
         anew: bool,
-        /// Whether a release by one of Redisson's clients may be the one that this waiter needs.
+        /// Whether this waiter may depend on a release by one of Redisson's clients.
         is_foreign: bool,
     },
     /// Another owner holds the lock, or it is reserved. The process of the caller has a place in the turn order, if one
@@ -46,7 +46,7 @@ pub(crate) enum Acquired {
     WrongKind,
 }
 
-/// The fencing token of one hold, and the tokens reserved with it for the holds that the record is passed on to.
+/// The fencing token of one hold, and the tokens reserved for the holds that its record is passed on to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tokens {
     pub(crate) first: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Makes a token and those that follow it, `all` in total.
+    /// Makes a token and its successors, `all` in total.
     pub(crate) fn new(first: u64, all: u64) -> Self {
         Self {
             first,

@@ -91,8 +91,8 @@ pub(crate) enum Adopted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     Set,
-    /// The remaining lease is longer, and the request was not allowed to cut it. `ends` is when it ends, by the
-    /// server's clock.
+    /// The remaining lease is longer, and the request was not allowed to cut it. It ends at `ends`, by the server's
+    /// clock.
     Longer {
         ends: i64,
     },
@@ -111,7 +111,7 @@ pub(crate) enum Token {
 pub(crate) enum ForceReleased {
     Released,
     Free,
-    /// Others hold the lock than those whose holds were to end.
+    /// Other owners hold the lock than those whose holds were to end.
     Others,
     WrongKind,
 }
@@ -249,7 +249,7 @@ impl ForceReleased {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            // With a number, and as absent or taken, those of a plain lock without a script.
+            // A number, and the answers absent and taken, come from a plain lock without a script.
             Some(("released", [] | [Reply::Integer(_)])) => Ok(Self::Released),
             Some(("free" | "absent", [])) => Ok(Self::Free),
             Some(("others" | "taken", [])) => Ok(Self::Others),

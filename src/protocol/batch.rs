@@ -47,7 +47,7 @@ pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
     Call::new(&script::LOCK_ACQUIRE_ALL, keys, args).of(SET)
 }
 
-/// Makes a call that brings holds of such kinds, of one owner, down to these shares.
+/// Makes a call that lowers holds of such kinds, of one owner, to these shares.
 pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
     let mut keys = Vec::with_capacity(holds.len());
     let mut args = Vec::with_capacity(4 + holds.len() * 3);

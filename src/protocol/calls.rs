@@ -59,7 +59,7 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Makes a call that renews a hold that several owners of this process have, and asks whether others wait for the
+    /// Makes a call that renews a hold that several owners of this process share, and asks whether others wait for the
     /// lock.
     pub(crate) fn confirm(&self, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
         let call = match self.kind.sides() {
@@ -87,9 +87,9 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Finds a level of this owner that could be taken over: first a level that no client recorded, as those of foreign
-    /// clients, otherwise a level that another client recorded (for a read-write lock: another hold). Returns `None` if
-    /// there is none.
+    /// Finds a level of this owner that could be taken over: first a level that no client recorded, like those of
+    /// Redisson's clients, otherwise one that another client recorded (for a read-write lock: another hold). Returns
+    /// `None` if there is none.
     pub(crate) fn source(
         &self,
         fields: &[(String, String)],
@@ -115,8 +115,8 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Makes a call that reads the token of this hold, which a client of ours has `recorded`, or none. Returns `None` if
-    /// its kind has no tokens.
+    /// Makes a call that reads the token of this hold, which a client of ours has `recorded`, or none. Returns `None`
+    /// if its kind has no tokens.
     pub(crate) fn token(&self, recorded: bool) -> Option<Call<'_>> {
         match &self.kind {
             Kind::Reentrant
@@ -154,8 +154,8 @@ impl Shape {
 }
 
 impl Kind {
-    /// Makes a call that frees a lock if its holders are those with these owner fields. Without any, frees it whoever
-    /// holds it.
+    /// Makes a call that frees a lock if its holders are those with these owner fields, or whoever holds it if there
+    /// are none.
     pub(crate) fn force_release<'a>(
         &'a self,
         name: &'a LockName,

@@ -1,12 +1,12 @@
-//! What a call does by plain commands, where no script may run: it reads its keys, and changes them unless somebody
-//! else has changed them meanwhile.
+//! Compare and change, for calls that run plain commands where no script may run: read the keys, and change them unless
+//! another client has changed them in between.
 
 use std::fmt;
 
 use crate::protocol::reply::Reply;
 
-/// The decisions of a call that replaces its script: given what was found at its keys, what to change, and what the
-/// script would have answered.
+/// The decisions of a call that replaces its script. Given what was found at its keys, decides what to change, and what
+/// the script would have answered.
 pub(crate) trait CompareAndChange: fmt::Debug + Send + Sync {
     /// Returns the command that suffices if the only key is free, if this call takes free keys.
     fn take(&self) -> Option<Take<'_>>;
@@ -42,7 +42,7 @@ pub(crate) enum Found {
     Other,
 }
 
-/// The change to make to a key, unless somebody else changes it meanwhile. TTLs are in milliseconds.
+/// The change to make to a key, unless another client changes it first. TTLs are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
     /// The key is free: set it to this value, with this TTL.

@@ -26,7 +26,7 @@ pub(crate) enum Deleted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Granted,
-    /// Fewer permits are free than were asked for. With the time until the first lease of a permit ends.
+    /// Fewer permits are free than requested. Has the time until the first lease of a permit ends.
     Busy(Ttl),
     /// These permits were given up or returned before: the request arrived late.
     Returned,

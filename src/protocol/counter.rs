@@ -1,20 +1,20 @@
 //! The identity of a call that changes a counter, and the calls that semaphores and latches share.
 //!
-//! In Redisson both are a string with a number, which cannot tell whether a call was carried out. So each call that
-//! changes the number leaves a **mark** next to it. The mark identifies the same call if it arrives again.
+//! In Redisson both are a string with a number, from which nobody can tell whether a call was carried out. So each call
+//! that changes the number leaves a **mark** next to it, which identifies the same call if it arrives again.
 
 use crate::name::LockName;
 use crate::protocol::script::{self, Arg, Call, Request};
 
-/// How long a mark is kept after a call, in milliseconds: longer than a late copy of the call can take. A socket that
-/// its program has closed goes on sending for some 100 seconds on Linux.
+/// How long a mark is kept after a call, in milliseconds: longer than a late copy of the call can take. On Linux, a
+/// socket that its program has closed goes on sending for about 100 seconds.
 pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
 
 /// The request mark of one call that changes a counter.
 #[derive(Debug)]
 pub(crate) struct RequestMark {
     key: Box<str>,
-    /// A copy of the call may still be on its way.
+    /// Whether a copy of the call may still be in flight.
     in_doubt: bool,
 }
 
@@ -36,7 +36,7 @@ impl RequestMark {
     }
 }
 
-/// Removes the mark once the call cannot arrive again. While a copy may still be on its way, the mark is kept for
+/// Removes the mark once the call cannot arrive again. While a copy may still be in flight, the mark is kept for
 /// [`KEPT`].
 impl Request for RequestMark {
     fn call(&self) -> Call<'_> {

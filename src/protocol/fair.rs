@@ -1,11 +1,11 @@
 //! Calls of the fair lock, whose waiters have places in a queue on the server.
 //!
-//! A release moves the lock only to a waiter of the releasing client, which can be told at once; a waiter elsewhere
-//! may be gone, and is sent a message instead.
+//! A release moves the lock only to a waiter of the releasing client, which can be told at once. A waiter elsewhere may
+//! be gone, so it gets a message instead.
 //!
-//! Scores are there for Redisson alone. It takes a waiter for dead some time after the one before it, so every
-//! place of ours that goes, granted or not, moves those behind it closer by what it was worth, as Java's grants do.
-//! Where no client of Redisson's waits, nobody relies on scores, and a grant costs the same however many wait.
+//! Scores matter only to Redisson. It considers a waiter dead some time after the one before it. So when a place of
+//! ours goes, granted or not, those behind it move closer by what it was worth, as with Java's grants. If no client of
+//! Redisson's waits, nobody relies on scores, and a grant costs the same however many wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::protocol::lock::{self, Target, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
-/// How long a place is kept while its client gives signs of life but nobody asks for the place.
+/// How long a place is kept while its client sends signs of life that do not name the place.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(60);
 
 impl ServerQueue {
@@ -122,7 +122,7 @@ impl Signed {
             Reply::Text(text) => Ok(text.clone()),
             _ => Err(reply.unexpected()),
         };
-        // Empty where there is none.
+        // Empty if there is none.
         let number = |item: &Reply| text(item).map(|text| (!text.is_empty()).then_some(text));
         match reply.tagged() {
             Some((

@@ -1,8 +1,8 @@
 //! Calls of the fenced lock, each hold of which has a fencing token.
 //!
-//! If a hold could not be passed on in memory for want of tokens, a process takes several at once. Whoever takes
-//! the record over has the next one, and unused ones are skipped. A repeated request is told only the last of them,
-//! so no token is given twice.
+//! If a hold could not be passed on in memory for lack of tokens, the process reserves several at once. The next holder
+//! of the record uses the next one, and unused ones are skipped. A repeated request returns only the last of them, so
+//! no token is used twice.
 
 use crate::options::LeaseTime;
 use crate::protocol::hold_key::{Fencing, HoldKey};

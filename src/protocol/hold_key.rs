@@ -1,4 +1,4 @@
-//! The identity of the hold that a call is about.
+//! The key of a hold: what identifies it in calls.
 
 use std::fmt::Write;
 use std::mem::discriminant;
@@ -15,7 +15,7 @@ use crate::owner::Owner;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Reentrant,
-    /// A reentrant lock whose release is told to nobody.
+    /// A reentrant lock whose release is not announced.
     Spin,
     /// A reentrant lock with a fencing token for each hold.
     Fenced(Arc<Fencing>),
@@ -33,12 +33,12 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
     pub(crate) key: Box<str>,
-    /// How long the last token is remembered; without end by default. [Checked](Self::check) before a call is made.
+    /// How long the last token is remembered, by default forever. [Checked](Self::check) before a call is made.
     pub(crate) ttl: Option<Duration>,
 }
 
 impl Fencing {
-    /// Refuses a time that cannot be set, or that is shorter than the lease of a hold.
+    /// Returns `Err` for a time that cannot be set, or that is shorter than the lease of a hold.
     pub(crate) fn check(&self, lease: LeaseTime) -> Result<(), Error> {
         let Some(given) = self.ttl else {
             return Ok(());
@@ -59,7 +59,7 @@ pub(crate) struct ServerQueue {
     pub(crate) list: Box<str>,
     pub(crate) scores: Box<str>,
     pub(crate) places: Box<str>,
-    /// What one of our places is worth to Redisson: how much later it takes the waiters behind it for dead.
+    /// What one of our places is worth to Redisson: how much later it considers the waiters behind it dead.
     pub(crate) worth: Duration,
 }
 
@@ -120,8 +120,8 @@ impl Kind {
         }
     }
 
-    /// Returns the key under which this process keeps the waiters of the lock. The two sides of a read-write lock have
-    /// a queue each.
+    /// Returns the key under which this process keeps the waiters of the lock. For a read-write lock it also names the
+    /// side; the two sides share one queue.
     pub(crate) fn local_key(&self, name: &LockName) -> LocalKey {
         name.local_key(match self {
             Self::Read(_) => Users::Readers,
@@ -144,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// Returns the field that counts the levels of an owner, which is what [`owner_of`](Self::owner_of) is returned for.
+    /// Returns the field that counts the levels of an owner: the inverse of [`owner_of`](Self::owner_of).
     pub(crate) fn field_of(&self, owner: &str) -> String {
         match self {
             Self::Write(_) => format!("{owner}{WRITE}"),
@@ -152,8 +152,8 @@ impl Kind {
         }
     }
 
-    /// Returns the label of the client that holds a lock for this owner, by the fields of its hash, and by the keys of
-    /// this owner's levels if it is a read-write lock.
+    /// Returns the label of the client that holds a lock for this owner. It is in the fields of the hash or, for a
+    /// read-write lock, in the keys of the owner's levels.
     pub(crate) fn label_of<'a>(
         &self,
         owner: &'a str,
@@ -187,8 +187,8 @@ impl Kind {
         }
     }
 
-    /// Returns whether holds of the two kinds are alike, whatever the settings of the handles. Only with equal settings
-    /// are the kinds equal too, and may a hold use the record of another.
+    /// Returns whether the two are the same kind of lock, whatever the settings of the handles. A hold may use the
+    /// record of another only if the kinds are equal, settings included.
     pub(crate) fn is(&self, other: &Self) -> bool {
         discriminant(self) == discriminant(other)
     }
@@ -197,24 +197,24 @@ impl Kind {
 /// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
-/// The identity of the hold that a call is about: the lock, the owner's fields in it, and the acquisition id.
+/// The identity of a hold: the lock, the owner's fields in it, and the acquisition id.
 ///
-/// The acquisition id tells one hold from every other, including those of the same owner. It is random, so that a
-/// command of an old hold that arrives late changes nothing. It is written as `h` and 16 hex digits; the `h` keeps it
-/// text, because one in 750 strings of 16 hex digits is a number to Lua.
+/// The acquisition id tells one hold from every other, including those of the same owner. It is random, so a late
+/// command of an old hold changes nothing. It is written as `h` and 16 hex digits. The `h` keeps it text, because one
+/// in 750 strings of 16 hex digits is a number to Lua.
 ///
-/// The label of the client, which people are shown, is no part of Redisson's field. It stands in the acquisition field, or
-/// where there is none, behind the acquisition id.
+/// The label of the client, for people, is not part of Redisson's field. It is in the acquisition field or, if there is
+/// none, behind the acquisition id.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldKey {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// `|<label>/<client id>:<own part>:<acquisition id>`, in one allocation, because it is made for each acquisition. A
-    /// writer's own part ends in `:write`. The acquisition id of a read-write lock has `/<label>` behind it.
+    /// `|<label>/<client id>:<own part>:<acquisition id>`, in one allocation, because it is made for each acquisition.
+    /// A writer's own part ends in `:write`. The acquisition id of a read-write lock has `/<label>` behind it.
     text: Box<str>,
     label_end: usize,
-    /// Where the acquisition field ends, which begins with the bar. That of an owner without a name ends with the client:
-    /// such an owner exists in this client only, and so the field is short enough for a label.
+    /// Where the acquisition field ends, which begins with the bar. For an owner without a name it ends with the
+    /// client: such an owner exists only in this client, and so the field is short enough for a label.
     acquisition_end: usize,
     /// Where Redisson's field begins in `text`: `<client id>:<number>`, or the name for a named owner.
     field_at: usize,
@@ -263,9 +263,9 @@ impl HoldKey {
         }
     }
 
-    /// Returns whether the owner is known by a name, which other clients may share.
+    /// Returns whether the owner has a name, which other clients may share.
     pub(crate) fn is_named(&self) -> bool {
-        // The acquisition field of an owner without a name does not name it.
+        // The acquisition field of an owner without a name does not contain the owner.
         self.acquisition_end == self.field_end
     }
 

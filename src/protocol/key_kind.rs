@@ -1,4 +1,4 @@
-//! What is at a key that a call cannot use.
+//! Describes the value at a key that a call cannot use.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::error::quote;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Call};
 
-/// What the server says is at a key.
+/// The type of the value at a key, as the server reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyKind(String);
 
@@ -18,7 +18,8 @@ impl KeyKind {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["kind"];
 
-    /// Decodes the answer. `None` for an answer that the script does not give, which adds nothing to an error.
+    /// Decodes the answer. Returns `None` for an answer that the script does not give, which would add nothing to an
+    /// error.
     pub(crate) fn decode(reply: &Reply) -> Option<Self> {
         match reply.tagged() {
             Some(("kind", [Reply::Text(kind)])) => Some(Self(kind.clone())),

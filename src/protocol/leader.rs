@@ -1,4 +1,4 @@
-//! The channel on which a change of the leader is told, and the call that tells it.
+//! The channel that announces a change of the leader, and the call that publishes there.
 
 use std::sync::Arc;
 

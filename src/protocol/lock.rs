@@ -1,4 +1,4 @@
-//! Calls of the locks that are a hash: a field for the owner, and an acquisition field.
+//! Calls of the locks that are a hash, with a field for the owner and an acquisition field.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use crate::protocol::script::{self, Arg, Call, Cut};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
-/// Takes the place of the publish command, or of the message, where nobody is to be told.
+/// Stands in for the publish command, or for the message, if nobody is to be told.
 pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 
-/// Whether an attempt may take a lock that is free, or only join its owner; and whether it waits its turn.
+/// Whether an attempt may take a free lock or only join its owner, and whether it waits its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
     Free,
     JoinOnly,
-    /// The lock is on one of several servers. That server alone has no say in who is next, so its waiters are ignored.
+    /// The lock is on one of several servers. One server alone does not decide who is next, so its waiters are ignored.
     Vote,
-    /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`. When it
-    /// is its turn, this process asks `within` that time: of the message if it `hears` of its turn, else by itself.
+    /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`. When
+    /// its turn comes, this process asks `within` that time: after the message if it `hears` of its turn, else by
+    /// itself.
     InTurn {
         lasts: Duration,
         within: Duration,
@@ -51,7 +52,7 @@ pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, mode: Acquire
     acquire_by(&script::LOCK_ACQUIRE, key, share, lease, mode)
 }
 
-/// Makes the same call with a script that may need more arguments after these.
+/// Makes the same call with a different script, which may need more arguments after these.
 pub(crate) fn acquire_by<'a>(
     script: &'static script::Script,
     key: &'a HoldKey,
@@ -98,8 +99,8 @@ pub(crate) fn turn_channel(name: &LockName, client: &str) -> Arc<str> {
     format!("{}:{client}", name.channel()).into()
 }
 
-/// Decodes the message to the process behind the one whose turn began: after how long that turn ends. Returns `None`
-/// for any other message.
+/// Decodes the message to the process behind the one whose turn began, which says after how long that turn ends.
+/// Returns `None` for any other message.
 pub(crate) fn turn_ends(message: &str) -> Option<Duration> {
     let millis = message.strip_prefix("next:")?.parse().ok()?;
     Some(Duration::from_millis(millis))
@@ -110,7 +111,8 @@ pub(crate) fn reenter(key: &HoldKey, to: Target, lease: LeaseTime) -> Call<'_> {
     compared(reenter, &script::LOCK_REENTER_SPARE, to.known)
 }
 
-/// Makes a call that releases a lock. Where Redisson does not tell of a release, only those in the turn order are told.
+/// Makes a call that releases a lock. For kinds whose release Redisson does not announce, only those in the turn order
+/// are told.
 pub(crate) fn release(key: &HoldKey, to: Target) -> Call<'_> {
     let channel = Arg::Text(key.name.channel());
     let message = match key.kind.policy().listens {
@@ -124,7 +126,7 @@ pub(crate) fn release(key: &HoldKey, to: Target) -> Call<'_> {
 
 /// Makes a call that renews a hold that was passed on, and asks whether others wait: processes in the turn order, or
 /// clients of Redisson's, which are assumed to wait if the lock's channel has more subscribers than the `listeners` of
-/// this process. With `None`, Redisson's clients are not looked for.
+/// this process. With `None`, ignores Redisson's clients.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
     let args = vec![
         Arg::Text(key.acquisition_field()),
@@ -159,8 +161,8 @@ pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, cut: Cut) -> Call<'_> {
     call(key, &script::LOCK_EXTEND, [lease.into(), cut.into()])
 }
 
-/// Finds a level of this owner that could be taken over: first a level that no client recorded, as those of foreign
-/// clients, otherwise a level that another client recorded. Returns `None` if there is none.
+/// Finds a level of this owner that could be taken over: first a level that no client recorded, like those of
+/// Redisson's clients, otherwise one that another client recorded. Returns `None` if there is none.
 pub(crate) fn source(
     key: &HoldKey,
     fields: &[(String, String)],
@@ -171,8 +173,8 @@ pub(crate) fn source(
     let Ok(count) = total.parse::<u64>() else {
         return Err(Error::wrong_kind(key.name.key()));
     };
-    // Behind the client stands the name of the owner, which is the same for each of its clients. Two bars begin the field
-    // for what was taken over.
+    // The owner's name comes after the client, and is the same for all clients. The field for levels taken over begins
+    // with two bars.
     let is_ours = |field: &str| {
         let parts = field
             .strip_prefix('|')
@@ -202,7 +204,7 @@ pub(crate) fn source(
     }))
 }
 
-/// Has another script make a call, which does so only if as many levels were taken over as this client knows of.
+/// Changes a call so that its script runs only if no more levels were taken over than this client knows of.
 pub(super) fn compared<'a>(
     mut call: Call<'a>,
     script: &'static script::Script,
@@ -233,21 +235,22 @@ pub(crate) fn call<'a, const N: usize>(
     Call::begun(script, keys, args)
 }
 
-/// The share that a call is to leave a client with.
+/// The share that a client is to have after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) share: u32,
-    /// Of a hold that has left levels to a named owner, or adopted some: other clients may have taken levels of it over.
+    /// Set for a hold that has left levels to a named owner or adopted some, so that other clients may have taken
+    /// levels over.
     pub(crate) known: Option<Known>,
 }
 
-/// What a client knows of its share. If other clients have taken over more levels of it, the server says so, and does
-/// nothing: the client counts too many.
+/// What a client knows of its share. If other clients have taken over more of its levels, the client counts too many.
+/// The server then says so and does nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// How many levels were taken over.
     pub(crate) taken: u32,
-    /// What was recorded at the last answer, at least: a request without an answer may have raised it.
+    /// What was recorded at the last answer. An unanswered request since may have raised it.
     pub(crate) recorded: u32,
 }
 
@@ -257,7 +260,7 @@ impl From<u32> for Target {
     }
 }
 
-/// Where a level can be taken over from, and what was there when it was read. The place is a field of the hash, or the
+/// Where a level can be taken over from, and the value that was read there. The place is a field of the hash, or the
 /// number of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferSource {
@@ -285,8 +288,8 @@ impl From<LeaseTime> for Arg<'_> {
     }
 }
 
-/// Returns the field of the lock's hash that counts the holds of this owner of the client with this id; for a plain lock,
-/// what its value begins with for the client with this name.
+/// Returns the field of the lock's hash that counts the holds of this owner of the client with this id; for a plain
+/// lock, what its value begins with for the client with this name.
 pub(crate) fn field(client: &str, owner: &Owner) -> String {
     let part = owner.own_part();
     if owner.is_named() {

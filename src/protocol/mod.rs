@@ -1,4 +1,4 @@
-//! The requests to the server, its answers, and the decisions that follow from them. No I/O and no clock: time is
+//! The requests to the server, its answers, and the decisions that follow from them. Has no I/O and no clock: time is
 //! passed in.
 
 pub(crate) mod acquired;

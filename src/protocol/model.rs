@@ -1,14 +1,14 @@
-//! What the models have in common: a checker goes through every state that events lead to, in any order.
+//! The shared part of the models: a checker visits every state that events lead to, in any order.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use stateright::{Checker, Model, Path};
 
-/// A property that some state has; without it the model has tried nothing.
+/// A property that some state must have, or the model has tried nothing.
 pub(super) const DONE: &str = "all is done";
 
-/// Goes through every state. Returns the properties that do not hold in all of them.
+/// Visits every state. Returns the properties that fail in some of them.
 pub(super) fn broken<M>(scenario: M) -> Vec<&'static str>
 where
     M: Model + Clone + Debug + Send + Sync + 'static,
@@ -27,7 +27,7 @@ where
     properties
 }
 
-/// Prints the events that lead to a state in which a property does not hold.
+/// Prints the events that lead to a state in which a property fails.
 pub(super) fn tell<State: Clone, Action: Clone + Debug>(
     property: &str,
     path: &Path<State, Action>,

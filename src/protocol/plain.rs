@@ -59,7 +59,7 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>, by: ReleaseBy)
     about_each(steps, by, &script::PLAIN_CHECK)
 }
 
-/// Makes a call that frees a lock if it has this value; without one, whatever it has.
+/// Makes a call that frees a lock if it has this value; without one, whatever its value.
 pub(crate) fn force_release<'a>(
     name: &'a LockName,
     by: ReleaseBy,
@@ -126,7 +126,7 @@ fn about_each<'a>(
 }
 
 impl<'a> Step<'a> {
-    /// Appends the arguments by which a script is told of the step.
+    /// Appends the arguments that describe the step to a script.
     fn describe(self, args: &mut Vec<Arg<'a>>) {
         match self {
             Self::Acquire {

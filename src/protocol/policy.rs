@@ -1,24 +1,24 @@
-//! How the kinds of lock differ in waiting and in handing off: a table with one entry for each kind.
+//! The policy table: one entry for each kind of lock, with how it waits and how it is handed off.
 
 use super::hold_key::Kind;
 
 /// What the calls of a kind may do.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Messages tell of a release. Otherwise a call asks after pauses.
+    /// Whether messages announce a release. Otherwise, a call asks after pauses.
     pub(crate) listens: bool,
-    /// The waiting processes have places in a turn order on the server, which tells the first of them by name if they
-    /// listen.
+    /// Whether the waiting processes have places in a turn order on the server, which tells the first of them by name
+    /// if it listens.
     pub(crate) takes_turns: bool,
-    /// While a hold of this process stands, the server is not asked, because the end of that hold is signalled here.
-    /// Not set where the server is told who waits.
+    /// Whether calls ask the server nothing while a hold of this process stands, because the end of that hold is
+    /// signalled here. Not set for kinds that tell the server who waits.
     pub(crate) trusts_local_holds: bool,
-    /// A hold may be handed off to a waiter of this process, ahead of the waiters of other processes. If owners share
-    /// the lock, only to a waiter that came before those.
+    /// Whether a hold may be handed off to a waiter of this process, ahead of the waiters of other processes. If owners
+    /// share the lock, only to a waiter that came before those.
     pub(crate) passes_on: bool,
-    /// Several owners hold the lock at the same time. Those of one process share a record.
+    /// Whether several owners may hold the lock at the same time. Those of one process share a record.
     pub(crate) shares: bool,
-    /// An owner may take the lock again.
+    /// Whether an owner may re-enter the lock.
     pub(crate) reenters: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) const COUNTER: Policy = Policy {
     reenters: false,
 };
 
-/// The policy of calls that ask several servers. Which servers' messages count differs from round to round.
+/// The policy of calls that ask several servers. The servers whose messages count differ from round to round.
 pub(crate) const MAJORITY: Policy = Policy {
     listens: false,
     ..COUNTER

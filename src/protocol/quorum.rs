@@ -1,5 +1,5 @@
-//! Decides for a lock over several servers: the outcome of their votes, until when a majority can be trusted, and when
-//! enough of them vote.
+//! The decisions of a lock over several servers: the outcome of their votes, until when a majority can be trusted, and
+//! when enough of them vote.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) enum QuorumState {
     TooFew,
 }
 
-/// Returns how many of `servers` servers decide: any two such sets have a server in common.
+/// Returns how many of `servers` servers are a majority. Any two majorities have a server in common.
 pub(crate) fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
@@ -55,15 +55,15 @@ pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     if yes + no >= most {
         QuorumState::Outvoted
     } else if awaited > 0 {
-        // `TooFew` becomes an error that reports all servers, so the answers still awaited are waited for.
+        // `TooFew` becomes an error that reports all servers, so it waits for the outstanding answers.
         QuorumState::Open
     } else {
         QuorumState::TooFew
     }
 }
 
-/// Returns the instant until which a majority of `servers` servers stands by its promise, or `None` if fewer have made
-/// one. It is the latest instant that the promises of a majority reach.
+/// Returns the latest instant until which the leases on a majority of `servers` servers can be trusted, or `None` if
+/// fewer have granted one.
 pub(crate) fn trusted_until(
     promises: impl Iterator<Item = BootInstant>,
     servers: usize,
@@ -73,8 +73,8 @@ pub(crate) fn trusted_until(
     promises.get(majority(servers) - 1).copied()
 }
 
-/// Returns after how long a majority of `servers` servers votes, or `None` if time alone does not lead to one. `voting`
-/// of them vote now, and `left` is the time until each server that abstains votes.
+/// Returns after how long a majority of `servers` servers votes, or `None` if time alone is not enough. `voting` of
+/// them vote now, and `left` is the time until each server that abstains votes.
 pub(crate) fn grace(
     voting: usize,
     left: impl Iterator<Item = Duration>,

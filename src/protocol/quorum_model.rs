@@ -1,9 +1,9 @@
-//! A model of the lock over several servers, for a checker that goes through every order of events. The callers of the
-//! model decide with the functions that the product runs.
+//! A model of the lock over several servers, for a checker that visits every order of events. The callers of the model
+//! decide with the library's own functions.
 //!
-//! Three servers, two callers. Requests arrive late or never, answers get lost, leases end, holders extend, callers
-//! pause for as long as anything else takes; and servers forget, in every way that the rule for their votes knows of.
-//! Each part of that rule can be left out, and the checker must find what then goes wrong.
+//! It has three servers and two callers. Requests arrive late or never, answers get lost, leases end, holders extend,
+//! and callers pause for any time. Servers forget, in every way that the rule for their votes knows of. Each part of
+//! that rule can be left out, and the checker must find what then goes wrong.
 
 mod scenarios;
 mod server;
@@ -29,7 +29,7 @@ struct Scenario {
     losses: u8,
     /// What may happen to the servers, each at any time and in any order.
     faults: &'static [Fault],
-    /// How many of these faults happen in all, at most.
+    /// The most of these faults that happen in one run.
     most: u8,
     ticks: u8,
 }
@@ -115,12 +115,12 @@ impl Model for Scenario {
         }
         for (c, caller) in world.callers.iter().enumerate() {
             let asks_again = caller.round < self.rounds[c];
-            // The callers are alike, so it is enough that the first of them begins.
+            // The callers are alike, so it is enough that the first begins.
             let is_late = c == 1 && world.callers[0].round == 0;
             match &caller.phase {
                 Phase::Idle if asks_again && !is_late => events.push(Event::Ask(c)),
                 Phase::Holding(promises) => {
-                    // A caller that has released the lock and asks no more is in nobody's way.
+                    // A caller that has released the lock and asks no more blocks nobody.
                     if asks_again {
                         events.push(Event::Unlock(c));
                     }
@@ -204,8 +204,8 @@ impl Model for Scenario {
         Some(world)
     }
 
-    /// Returns `false` once a caller is through with its rounds and can hold nothing more: the other caller has no
-    /// rival left.
+    /// Returns `false` once a caller has finished its rounds and can hold nothing more, so that the other has no rival
+    /// left.
     fn within_boundary(&self, world: &World) -> bool {
         world
             .callers
@@ -275,7 +275,7 @@ impl Caller {
     }
 }
 
-/// Goes through every state. Returns whether the two callers never held the lock at the same time.
+/// Visits every state. Returns whether the two callers never held the lock at the same time.
 fn excludes(scenario: Scenario) -> bool {
     let checker = scenario.checker().threads(2).spawn_bfs().join();
     assert!(checker.discovery("somebody holds").is_some());

@@ -1,16 +1,15 @@
 //! Calls of the read-write lock: one hash for both sides, and a key for each level, with the acquisition id as its
 //! value.
 //!
-//! Java counts the fields of the hash, so there is no acquisition field in it. Java's forced release deletes the
-//! hash and leaves the keys of the levels, so a hold that was lost owes a release all the same, which removes those
-//! keys.
+//! Java counts the fields of the hash, so there is no acquisition field in it. Java's forced release deletes the hash
+//! and leaves the keys of the levels. So even a lost hold owes a release, which removes those keys.
 //!
 //! A reader of Java cuts the hash to its own lease with each renewal. So shared holds are checked every second, and
 //! the check extends the hash to their levels again.
 //!
 //! Across processes, waiter marks keep the order. A mark is owed like a hold: a call that gives up sends a release,
-//! which removes it. Java's readers respect no mark, so next to them a reader respects a writer's mark for a second
-//! only: more would gain the writer nothing.
+//! which removes it. Java's readers respect no mark, so next to them, a reader respects a writer's mark for only a
+//! second: more would gain the writer nothing.
 
 use std::time::Duration;
 
@@ -68,9 +67,8 @@ pub(crate) fn write<'a>(
     call
 }
 
-/// Returns how an owner takes a level: `share` if it may have levels that this client knows nothing of, otherwise
-/// `take`. A numbered owner belongs to this client alone: another process that uses its number is a copy of this
-/// process.
+/// Returns how an owner takes a level: `share` if it may have levels that this client does not know of, otherwise
+/// `take`. A numbered owner belongs to this client alone: only a copy of this process could use the same number.
 fn entry(key: &HoldKey) -> &'static str {
     match key.is_named() {
         true => "share",
@@ -170,7 +168,7 @@ pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -
     Call::new(&script::RW_RENEW, keys, args)
 }
 
-/// Makes a call that checks whether many holds still stand, and has their hashes last as long as they do.
+/// Makes a call that checks whether many holds still stand, and extends their hashes to the end of the holds.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     let (mut keys, mut args) = (Vec::new(), Vec::new());
     for hold in holds {

@@ -1,8 +1,8 @@
-//! Calls and answers of a lock over several servers. The acquisitions of its members run behind a guard, which lets a
-//! server vote only while nothing that the server may have forgotten is in force.
+//! Calls and answers of a lock over several servers. The acquisitions of its members run behind a check, which lets a
+//! server vote only if no grant that it may have forgotten can be in force.
 //!
-//! The longest lease belongs to the lock and comes with each call, so the epoch has none in it. What a server
-//! granted of other locks does not matter to this one.
+//! The longest lease belongs to the lock and comes with each call, so it is not part of the epoch. A server's grants of
+//! other locks do not matter.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,14 +20,14 @@ pub(crate) const EPOCH_KEY: &str = "redlatch_redlock_mark";
 /// When a server that may have forgotten grants votes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RestartPolicy {
-    /// The longest lease of the fleet: what a server may have forgotten has ended after that time.
+    /// The longest lease of the fleet. After that time, every grant that a server may have forgotten has ended.
     pub(crate) longest: LeaseTime,
-    /// The server loses nothing that it has answered.
+    /// Whether the server loses nothing that it has answered.
     pub(crate) durable: bool,
-    /// A server that was started a short time ago had granted nothing before.
+    /// Whether a server that was started a short time ago counts as having granted nothing before.
     pub(crate) trusts_fresh: bool,
-    /// Epochs end when nobody has asked for their lock during two longest leases. An epoch that has ended loses only
-    /// what it knew of a promotion or a flush, and by then everybody has forgotten its lock.
+    /// Whether an epoch ends when nobody has asked for its lock during two longest leases. That loses only what it knew
+    /// of a promotion or a flush, and by then no grant of its lock is left.
     pub(crate) epochs_end: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Decides when a hold is due for renewal, when it is to be checked, and until when it can be trusted.
+//! Decides when to renew a hold, when to check it, and until when to trust it.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::options::LeaseTime;
 /// renewal that nobody confirmed does not move the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
-    /// When the lock was asked for that this hold got, or was passed on to it.
+    /// When the lock was requested, or was passed on to this hold.
     begun: BootInstant,
-    /// What each renewal sets.
+    /// The lease that each renewal sets.
     lease: LeaseTime,
-    /// The longest lease that the server was ever asked for.
+    /// The longest lease ever requested.
     longest: LeaseTime,
     deadline: BootInstant,
     renew_at: Option<BootInstant>,
     check_at: Option<BootInstant>,
     /// When renewing ends, by `max_hold`.
     renew_until: BootInstant,
-    /// A request that cuts a longer lease is on its way, or may be: the lease that it sets, and the end of the lease
+    /// Set while a request that cuts a longer lease may be in flight: the lease that it sets, and the end of the lease
     /// that it cuts.
     cut: Option<(LeaseTime, i64)>,
-    /// Until this instant such a request may have been carried out, and may have undone what was asked for before.
+    /// Until this instant, such a request may have run, and may have undone earlier requests.
     cut_until: BootInstant,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum RenewalAction {
     Rest(BootInstant),
 }
 
-/// Returns the instant until which a lease that was asked for at `sent` can be trusted.
+/// Returns the instant until which a lease that was requested at `sent` can be trusted.
 pub(crate) fn deadline(sent: BootInstant, lease: LeaseTime) -> BootInstant {
     sent.plus(lease.get() - lease.margin())
 }
@@ -61,8 +61,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the schedule of the next hold that goes on with this lease. Nothing has been confirmed for it yet, so it
-    /// keeps the deadline.
+    /// Returns the schedule of the hold that this lease is passed on to. It keeps the deadline, since nothing has been
+    /// confirmed for it yet.
     pub(crate) fn passed_on(&self, now: BootInstant, max_hold: Option<Duration>) -> Self {
         Self {
             deadline: self.deadline,
@@ -115,8 +115,8 @@ impl Schedule {
     }
 
     /// Renews from now on, every third of this lease. `jitter` in 0..1 takes off up to a fifth, so that leases taken
-    /// together are not renewed in one burst. The grid lets renewals that are due at nearly the same time share a
-    /// script.
+    /// together are not renewed in one burst. Rounding to a grid lets renewals that are due at nearly the same time
+    /// share a script.
     pub(crate) fn renew(&mut self, now: BootInstant, lease: LeaseTime, jitter: f64) {
         self.lease = lease;
         self.asks_for(lease);
@@ -148,7 +148,7 @@ impl Schedule {
 
     /// Notes that a request is about to be sent that cuts the lease ending at `ends` to this one.
     pub(crate) fn cuts(&mut self, now: BootInstant, lease: LeaseTime, ends: i64) {
-        // From now on the server may have cut the lease, whether it answers or not.
+        // From now on, the server may have cut the lease, whether it answers or not.
         self.deadline = self.deadline.min(deadline(now, lease));
         self.cut = Some((lease, ends));
     }
@@ -158,7 +158,7 @@ impl Schedule {
         self.cut
     }
 
-    /// Notes that no copy of that request can cut anything any more: the lease ends at another time than the request
+    /// Notes that no copy of that request can cut anything any more, since the lease no longer ends at the time that it
     /// names.
     pub(crate) fn cut_is_over(&mut self, now: BootInstant) {
         if self.cut.take().is_some() {
@@ -166,13 +166,13 @@ impl Schedule {
         }
     }
 
-    /// Has the hold checked at this instant at the latest.
+    /// Schedules a check at this instant or earlier.
     pub(crate) fn check(&mut self, at: BootInstant) {
         self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Notes that a request about this hold is on its way. Until it is answered no check is due, and no renewal either
-    /// if the request is one.
+    /// Notes that a request about this hold is in flight. Until it is answered, no check is due, and no renewal either
+    /// if it is one.
     pub(crate) fn asked(&mut self, renewing: bool) {
         if renewing {
             self.renew_at = None;
@@ -180,7 +180,7 @@ impl Schedule {
         self.check_at = None;
     }
 
-    /// Notes that a renewal or a check went unanswered: it is due again soon, several times before the deadline.
+    /// Notes that a renewal or a check went unanswered. It is then due again soon, several times before the deadline.
     pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         let again = now
             .plus((self.lease.get() / 24).clamp(Duration::from_millis(5), Duration::from_secs(1)));

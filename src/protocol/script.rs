@@ -9,7 +9,7 @@ use crate::protocol::compare::CompareAndChange;
 use crate::protocol::sent_over::SentOver;
 
 /// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
-/// contract; a test compares it with the arity given here.
+/// contract, which a test compares with the arity here.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
@@ -152,8 +152,8 @@ pub(crate) enum Arg<'a> {
 
 /// What a new lease may do to a longer one.
 ///
-/// Only a request that names the exact end of the longer lease cuts it. So a copy that arrives late, after another
-/// request has set a lease, finds another end and cuts nothing.
+/// Only a request that names the exact end of the longer lease cuts it. So a late copy, after another request has set a
+/// lease, finds a different end and cuts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// Leave the longer lease.
@@ -174,14 +174,14 @@ impl From<Cut> for Arg<'_> {
     }
 }
 
-/// A script with its keys and arguments, ready to be sent, and to be sent again.
+/// A script with its keys and arguments, ready to be sent once or several times.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<&'a str>,
     pub(crate) args: Vec<Arg<'a>>,
     pub(crate) unscripted: Unscripted<'a>,
-    /// Where the sends of this call are noted, or those that it is posted behind.
+    /// Records the sends of this call, or those that it is posted behind.
     pub(crate) over: Option<&'a SentOver>,
 }
 
@@ -198,7 +198,7 @@ pub(crate) enum Unscripted<'a> {
     Instead(Box<dyn CompareAndChange + 'a>),
 }
 
-/// What a call of the plain lock asks for, about each of its keys.
+/// What a call of the plain lock does about each of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Steps<'a> {
     One(Step<'a>),
@@ -206,8 +206,7 @@ pub(crate) enum Steps<'a> {
     Each(Vec<Step<'a>>),
 }
 
-/// What is asked for about one key of the plain lock. Its script gets the same as arguments. `value` identifies the
-/// hold.
+/// What to do about one key of the plain lock. Its script gets the same as arguments. `value` identifies the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
     Acquire {
@@ -240,11 +239,11 @@ pub(crate) enum Step<'a> {
     ForceRelease,
 }
 
-/// A request from which a call can be made at any time, and sent until it is answered.
+/// A request that can make its call at any time, and is sent until it is answered.
 pub(crate) trait Request: fmt::Debug + Send + Sync {
     fn call(&self) -> Call<'_>;
 
-    /// Returns what can be posted in place of that call if it goes [over](Call::over) one connection with what it
+    /// Returns the call to post in place of that one if it goes [over](Call::over) the same connection as what it
     /// undoes, and so leaves nothing in doubt.
     fn call_behind(&self) -> Option<Call<'_>> {
         None
@@ -293,7 +292,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Adds to an error of this call the locks that it is about.
+    /// Adds the names of the locks to an error of this call.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let (count, apart) = match self.script.arity {
             Arity::Fixed { .. } | Arity::PerEntry { .. } => (1, 1),
@@ -320,8 +319,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Has the sends of this call noted. A call that is posted is written only behind those that were noted, on the one
-    /// connection that all of them went over, and otherwise not at all.
+    /// Records the sends of this call. A posted call is written only behind the recorded sends, if all of them went
+    /// over one connection, and otherwise not at all.
     pub(crate) fn over(mut self, over: &'a SentOver) -> Self {
         self.over = Some(over);
         self
@@ -373,7 +372,7 @@ mod tests {
         let (keys, mut args) = (count("KEYS["), count("ARGV["));
         args -= each.unwrap_or(0);
         for (what, all) in [("KEYS", keys), ("ARGV", args)] {
-            // A guard numbers its keys and arguments after those of the script that it precedes.
+            // A check numbers its keys and arguments after those of the script that it precedes.
             let guards = count(&format!("{what}[+"));
             let own = (1..=all - guards).all(|n| count(&format!("{what}[{n}] ")) == 1);
             let further = (1..=guards).all(|n| count(&format!("{what}[+{n}] ")) == 1);
@@ -510,7 +509,7 @@ mod tests {
     #[test]
     fn headers_say_what_is_published() {
         for script in ALL {
-            // Scripts publish with `pcall`: a release stands even if publishing fails and nobody is told of it.
+            // Scripts publish with `pcall`, so that a release stands even if publishing fails.
             assert!(!script.source.contains(".call(ARGV["), "{}", script.name);
             let last = script.parts.last().unwrap_or(&"");
             let publishes = [

@@ -1,5 +1,5 @@
-//! The identity of permits, and the calls of the semaphores. A semaphore is a string with the number of free permits.
-//! An expirable one also has a sorted set of the permits that are taken.
+//! The identity of permits, and the calls of semaphores. A semaphore is a string with the number of free permits. An
+//! expirable one also has a sorted set of the taken permits.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const TITLE: &str = "a semaphore";
 /// ago is remembered for the same time.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// For how long the return of permits is attempted.
+/// How long the client tries to return permits.
 pub(crate) const TRIED: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) fn set<'a>(name: &'a LockName, mark: &'a RequestMark, permits: u32) -> Call<'a> {
@@ -60,9 +60,9 @@ struct Leased {
 /// What is known of permits that are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GiveBack {
-    /// A copy of the call that took them may still be on its way.
+    /// Whether a copy of the call that took them may still be in flight.
     pub(crate) in_doubt: bool,
-    /// They were taken so long ago that the server may not remember it.
+    /// Whether they were taken so long ago that the server may have forgotten.
     pub(crate) lapsed: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Over which connection the requests of a call went: whether what undoes the call can be sent behind them.
+//! Records the connections that the requests of a call went over, to decide whether its undo can be sent behind them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The connections that may have carried the requests of one call.
 ///
-/// A server carries out what comes on one connection in order. So what is written behind all of them finds what they
-/// did, and none of them can be carried out after it.
+/// A server carries out the requests of one connection in order. So a request behind all of them finds what they did,
+/// and none of them can run after it.
 #[derive(Debug, Default)]
 pub(crate) struct SentOver(Mutex<Carriers>);
 
@@ -21,7 +21,7 @@ enum Carriers {
 pub(crate) type Carrier = (u64, u64);
 
 impl SentOver {
-    /// Takes note of a request before it is sent.
+    /// Records a request before it is sent.
     pub(crate) fn note(&self, carrier: Carrier) {
         let mut carriers = self.lock();
         *carriers = match *carriers {

@@ -1,5 +1,5 @@
-//! The scripts of the plain lock as commands, for a server that runs no scripts: given the value found at a key, the
-//! change to make and the answer that follows. The answers are those of the scripts.
+//! The scripts of the plain lock as commands, for a server that runs no scripts. Given the value at a key, decides the
+//! change to make and the answer. The answers are those of the scripts.
 
 use std::slice;
 
@@ -8,7 +8,7 @@ use crate::protocol::compare::{Change, CompareAndChange, Decision, Found, Take};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Cut, Step, Steps};
 
-/// Takes the place of the end of a lease: a transaction fails if anything about its key has changed since it looked.
+/// Stands in for the end of a lease, since a transaction fails if anything about its key has changed after the look.
 const WATCHED: i64 = 1;
 
 impl CompareAndChange for Steps<'_> {
@@ -28,7 +28,7 @@ impl CompareAndChange for Steps<'_> {
         self.each().iter().all(asks)
     }
 
-    /// The acquisition that a release undoes may still be on its way.
+    /// The acquisition that a release undoes may still be in flight.
     fn looks_again(&self, answered: &Reply) -> bool {
         matches!(self, Self::One(Step::Release { .. })) && *answered != released()
     }
@@ -72,7 +72,7 @@ impl<'a> Step<'a> {
                 is_unique,
             } => match holder {
                 None => (Some(Change::Set(value, lease.millis())), granted()),
-                // The value is this hold's alone, so this request or a copy of it has taken the lock before.
+                // Only this hold has this value, so this request or a copy of it has taken the lock before.
                 Some(_) if ours(value) && is_unique => (raised(lease), granted()),
                 Some(_) => (None, counted("busy", ttl)),
             },
@@ -116,7 +116,7 @@ impl<'a> Step<'a> {
     }
 
     /// Decides about a key that is not a lock of this shape. A call about many holds reports such a hold as gone, so
-    /// that the others have their answer.
+    /// that the others get their answers.
     fn other(self) -> Decision<'a> {
         let gone = matches!(self, Self::Renew { .. } | Self::Check { .. });
         Decision {

@@ -1,4 +1,4 @@
-//! A model of the lock whose waiters take turns, for a checker that goes through every order of events.
+//! A model of the turn order of a lock, for a checker that visits every order of events.
 //!
 //! It has processes of ours, which have places in the turn order and are told by name, and one process of Redisson's,
 //! which ignores the turn order and listens to the common channel. If a message on the common channel reaches anybody,
@@ -7,13 +7,13 @@
 //! steps, and so are a subscription and its acknowledgement, so anything may come between them. Faults befall a process
 //! or the server at any time. Each rule can be left out, and the checker must find what then goes wrong.
 //!
-//! Two other ways were tried. To tell every waiter of each release cost 98 requests a section with 100 processes,
-//! and some never got in. To have the release move the lock to the first process holds everyone up if that process
-//! is gone, and shows Redisson's clients a holder that may never run.
+//! Two other ways were tried. Telling every waiter of each release cost 98 requests per hold with 100 processes, and
+//! some never got the lock. Letting the release move the lock to the first process holds everyone up if that process is
+//! gone, and shows Redisson's clients a holder that may never run.
 //!
-//! The first two in the turn order listen to the common channel only while a client without an acquisition field
-//! holds the lock. If they always did, a release could not tell them from Redisson's clients, and would leave the
-//! lock to those each time.
+//! The first two in the turn order listen to the common channel only while a client without an acquisition field holds
+//! the lock. Otherwise, a release could not tell them from Redisson's clients, and would leave the lock to those each
+//! time.
 
 mod fault;
 mod process;
@@ -29,15 +29,15 @@ use server::{Holder, Told};
 
 /// The server and the processes that hold the lock agree on who that is.
 const ONE: &str = "one holder";
-/// Of the processes that wait with a place, and that no fault befell, the first to arrive is the first to go.
+/// Of the processes that wait with a place and that no fault befell, the first to arrive goes first.
 const ORDER: &str = "in order";
-/// Nobody waits for a free lock unless something is under way that makes a process take it.
+/// Nobody waits for a free lock, unless an event in flight makes a process take it.
 const WOKEN: &str = "woken";
-/// As `WOKEN`, or a process asks because the lease ends that it was told of.
+/// As `WOKEN`, or a process asks when the lease that it was told of ends.
 const LEASE: &str = "woken within a lease";
-/// Where Redisson has no clients, the lock is never left to them.
+/// Without clients of Redisson, the lock is never left to them.
 const FOREIGN: &str = "no turn of nobody";
-/// Once nobody waits and nothing is under way, the turn order is empty.
+/// Once nobody waits and nothing is in flight, the turn order is empty.
 const EMPTY: &str = "nobody is left in line";
 
 /// The rules that the processes and the server follow: all of them, or all but one.
@@ -75,9 +75,9 @@ enum Rule {
     AnyTurn,
     /// A process that was told, and comes too late for the lock, still counts as told.
     KeepNote,
-    /// A process that hears nothing is taken to be gone.
+    /// A process without messages counts as gone.
     DeafGone,
-    /// The turn of a process that hears nothing may end before it asks.
+    /// The turn of a process without messages may end before it asks.
     DeafLate,
 }
 
@@ -88,7 +88,7 @@ struct Scenario {
     processes: usize,
     /// How many times each process wants the lock.
     sections: u8,
-    /// How many times Redisson's process does.
+    /// How many times Redisson's process wants it.
     java: u8,
     /// The last process hears nothing.
     deaf: bool,
@@ -118,7 +118,7 @@ struct World {
     /// The processes that wait with a place, in the order in which they got it, without those that a fault has
     /// befallen.
     came: Vec<usize>,
-    /// One of these processes was passed over.
+    /// Whether one of these processes was passed over.
     overtaken: bool,
 }
 
@@ -144,7 +144,7 @@ enum Event {
     TurnEnds,
     /// The turn of Redisson's clients ends.
     ForeignTurnEnds,
-    /// A turn order that holds nothing but the entry of Redisson's clients expires.
+    /// A turn order with only the entry of Redisson's clients expires.
     LineEnds,
     /// The lease of a holder that is gone ends.
     Expire,
@@ -160,7 +160,7 @@ enum Event {
 }
 
 impl Scenario {
-    /// Returns the events that happen soon and without any other cause.
+    /// Returns the events that happen soon, without another cause.
     fn prompt(world: &World) -> Vec<Event> {
         let mut events = Vec::new();
         for (c, process) in world.processes.iter().enumerate() {
@@ -366,7 +366,7 @@ impl World {
     }
 }
 
-/// Goes through the states until one is found in which `property` does not hold. Returns whether there is one.
+/// Visits states until one is found in which `property` fails. Returns whether there is one.
 fn breaks(scenario: Scenario, property: &'static str) -> bool {
     let found = HasDiscoveries::AllOf([property].into());
     let checker = scenario.clone().checker().threads(2);

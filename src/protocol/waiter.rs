@@ -5,14 +5,13 @@
 //!
 //! # Rules
 //!
-//! 1. **Look again before parking.** Anything that may have told the call something while its request was on its way (a
-//!    message, or the acknowledgement of its subscription) makes the call ask again at once: a release between the
-//!    refusal and the acknowledgement was told to nobody.
+//! 1. **Look again before parking.** If a message or the acknowledgement of the subscription came while the request was
+//!    in flight, the call asks again at once: nobody was told of a release between the refusal and the acknowledgement.
 //! 2. **Every park ends**: at the limit, at the end of the holder's lease, at the poll cap, or when it is time to
-//!    remind others of this call. It ends within a second as long as a subscription is not acknowledged.
-//! 3. **A hold of this process spares the question** while it stands, because its end is signalled here. But only until
-//!    the first wake-up, which may mean that the server has given the lock to others; or, where no message wakes the
-//!    call, for one poll cap at a time.
+//!    remind others of this call. As long as a subscription is not acknowledged, it ends within a second.
+//! 3. **A hold of this process spares the question** while it stands, because its end is signalled here. This applies
+//!    only until the first wake-up, which may mean that the server has given the lock to others. Without messages, it
+//!    applies for one poll cap at a time.
 //! 4. **A call that is not told by name** also listens to the channel on which everybody is told.
 
 use std::time::Duration;
@@ -22,7 +21,7 @@ use super::policy::Policy;
 use super::wait::{Step as Time, Wait};
 use crate::clock::BootInstant;
 
-/// After this time a waiter asks again, as long as a subscription is not acknowledged.
+/// After this time, a waiter asks again as long as a subscription is not acknowledged.
 pub(crate) const UNCONFIRMED_POLL: Duration = Duration::from_secs(1);
 
 /// What a call knows of its subscription to a channel.
@@ -32,7 +31,7 @@ pub(crate) enum Listening {
     No,
     /// Messages may not arrive: the subscription is not acknowledged yet, or not any more.
     Unconfirmed,
-    /// Everything that is published arrives. This many messages have arrived so far.
+    /// All published messages arrive. This many have arrived so far.
     Confirmed(u64),
 }
 
@@ -41,7 +40,7 @@ impl Listening {
         matches!(self, Self::Confirmed(_))
     }
 
-    /// Returns whether something may have been told since the state was `before`.
+    /// Returns whether a message may have come since the state `before`.
     fn is_told_since(self, before: Self) -> bool {
         self.is_confirmed() && self != before
     }
@@ -50,15 +49,15 @@ impl Listening {
 /// What a call listens to.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(crate) struct Channels {
-    /// The channel on which this call is told.
+    /// The channel with messages for this call.
     pub(crate) own: Listening,
-    /// The channel on which everybody is told, if it is another one.
+    /// The channel with messages for everybody, if it is a different one.
     pub(crate) common: Listening,
 }
 
-/// What this process knows without asking the server.
+/// What this process knows without a request to the server.
 pub(crate) trait Local {
-    /// Returns whether a hold of this process stands that was not left to this call.
+    /// Returns whether a hold of this process stands that is not a handoff for this call.
     fn is_held(&self) -> bool {
         false
     }
@@ -68,7 +67,7 @@ pub(crate) trait Local {
         false
     }
 
-    /// Returns whether this process has had the lock often enough in a row, so that it is the turn of others.
+    /// Returns whether this process has had the lock so often in a row that others go first.
     fn has_had_its_share(&self) -> bool {
         false
     }
@@ -77,9 +76,9 @@ pub(crate) trait Local {
 /// The answer to a call that does not get what it asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// The call may get it after this time.
+    /// After this time, the call may get it.
     pub(crate) ttl: Ttl,
-    /// The call is not told by name.
+    /// Whether the call is not told by name.
     pub(crate) is_told_with_all: bool,
     /// After this time others forget that the call waits.
     pub(crate) remind_in: Option<Duration>,
@@ -128,15 +127,15 @@ pub(crate) enum Step {
 pub(crate) struct Waiter {
     policy: Policy,
     trusts_local_holds: bool,
-    /// A call without messages asks no later than this, though a hold of this process stands.
+    /// A call without messages asks at this time at the latest, even if a hold of this process stands.
     spared_until: Option<BootInstant>,
-    /// The call has waited for a hold of this process.
+    /// Whether the call has waited for a hold of this process.
     is_in_succession: bool,
-    /// A park has ended or a message has arrived. Only set for kinds that listen.
+    /// Whether a park has ended or a message has arrived. Only set for kinds that listen.
     is_woken: bool,
     /// The state of the subscriptions before the last request.
     before: Channels,
-    /// When the call parked, the subscription to its own channel was not acknowledged.
+    /// Whether the subscription to its own channel was not acknowledged when the call parked.
     was_unconfirmed: bool,
 }
 
@@ -180,8 +179,8 @@ impl Waiter {
         let is_held = self.trusts_local_holds && local.is_held();
         if is_held {
             self.is_in_succession = true;
-            // A call without messages trusts a hold only if the hold is renewed. Without renewals nobody here notices,
-            // before the lease ends, that the hold was released by force elsewhere.
+            // A call without messages trusts a hold only if the hold is renewed. Without renewals, nobody here notices
+            // a forced release elsewhere before the lease ends.
             if self.policy.listens || local.is_renewed() && !is_due {
                 return Start::Spare;
             }
@@ -201,7 +200,7 @@ impl Waiter {
         refusal: Refusal,
         jitter: f64,
     ) -> Step {
-        // Without a place in the turn order this call is not told by name, however often it asks.
+        // Without a place in the turn order, this call is not told by name, however often it asks.
         let is_unplaced = self.policy.takes_turns && !self.is_in_turn() && self.is_woken;
         let common = is_unplaced || refusal.is_told_with_all;
         let step = wait.busy(now, refusal.ttl, jitter);
@@ -218,7 +217,7 @@ impl Waiter {
     ) -> Step {
         let step = match self.policy.listens {
             true => wait.busy(now, Ttl::Never, jitter),
-            // No attempt was made, so the next pause must not grow because of this one.
+            // No attempt was made, so the next pause must not grow.
             false => {
                 let until = *self.spared_until.get_or_insert_with(|| now.plus(poll_cap));
                 wait.clamp(now, now.until(until))
@@ -274,9 +273,8 @@ impl Waiter {
         })
     }
 
-    /// Returns how long the call lets others go first before it asks for the lock again: those that waited while this
-    /// process had the lock. Returns `None` if they have had their turn (`is_over`), as messages tell, or if there is
-    /// no time for a pause.
+    /// Returns how long the call lets others go first that waited while this process had the lock. Returns `None` if
+    /// they have had their turn according to messages (`is_over`), or if no time is left for a pause.
     pub(crate) fn yields(
         &self,
         wait: &Wait,
@@ -290,7 +288,7 @@ impl Waiter {
         }
     }
 
-    /// Notes that the messages received so far were told before the next request is sent.
+    /// Marks the messages received so far as earlier than the next request.
     pub(crate) fn asks_behind(&mut self, own: Listening) {
         self.before.own = own;
     }

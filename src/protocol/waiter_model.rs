@@ -1,9 +1,9 @@
-//! A model of calls that wait for a lock, for a checker that goes through every order of events. The calls of the model
-//! decide with the machine that the product runs.
+//! A model of calls that wait for a lock, for a checker that visits every order of events. The calls of the model
+//! decide with the library's own state machine.
 //!
 //! Each call waits in a process of its own. A request and its answer are two steps, and so are a subscription and its
-//! acknowledgement, so anything may come between them. A connection for messages may break at any time, and the
-//! messages on their way are lost with it. Each rule can be left out, and the checker must find what then goes wrong.
+//! acknowledgement, so anything may come between them. A connection for messages may break at any time, which loses the
+//! messages in flight. Each rule can be left out, and the checker must find what then goes wrong.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::options::Deadline;
 
 const POLL_CAP: Duration = Duration::from_secs(5);
 
-/// Nobody waits unless something is under way that makes a call ask.
+/// Nobody waits, unless an event in flight makes a call ask.
 const WOKEN: &str = "woken";
-/// Nobody sleeps past the poll cap, nor for long while messages may not arrive.
+/// Nobody sleeps past the poll cap, or for long while messages may not arrive.
 const ENDS: &str = "every park ends";
 
 /// The rules that a call and its client follow: all of them, or all but one.
@@ -32,7 +32,7 @@ enum Rule {
     NoLookBehindAcknowledgement,
     /// A message that arrives while the call asks is taken as known.
     NoLookBehindAsk,
-    /// A client that connects again listens to the same channels as before, and its calls are not told.
+    /// A client that reconnects listens to the same channels as before, and does not tell its calls.
     QuietReconnect,
     /// A call sleeps as if messages arrived, though they may not arrive yet.
     SleepsUnconfirmed,
@@ -46,7 +46,7 @@ struct Scenario {
     sections: [u8; 2],
     /// How many connections break.
     breaks: u8,
-    /// A client goes on listening when its call has the lock.
+    /// Whether a client goes on listening when its call has the lock.
     keeps: bool,
 }
 
@@ -65,7 +65,7 @@ struct Caller {
     /// The state of its subscription before its last request.
     before: Listening,
     link: Link,
-    /// How many messages have arrived, and how many are on their way.
+    /// How many messages have arrived, and how many are in flight.
     messages: u8,
     mail: u8,
 }
@@ -187,7 +187,7 @@ fn channels(own: Listening) -> Channels {
 }
 
 impl Scenario {
-    /// Returns the events that happen soon and without any other cause.
+    /// Returns the events that happen soon, without another cause.
     fn prompt(&self, world: &World) -> Vec<Event> {
         let mut events = Vec::new();
         for (c, caller) in world.callers.iter().enumerate() {

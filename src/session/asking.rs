@@ -1,10 +1,10 @@
-//! The turn to ask the server. One call at a time asks for an owner, and it asks behind the releases that are on their
-//! way.
+//! The turn to ask the server: a mutex for each owner. One call at a time asks for an owner, and only behind the
+//! releases that are in flight.
 //!
-//! Two things can go wrong if calls ask whenever they like. Two calls of one owner carry two acquisition ids, so the
-//! second would find the lock taken by its own owner. And a request that overtakes a release of this process would find
-//! the lock held by this process itself, and wait for a message that its own release causes. So a call claims the turn
-//! ([`Asking`]), for which the releases in its way ([`Sending`]) have to be ahead or answered, as its [`Barrier`] says.
+//! The turn prevents two errors. Two calls of one owner carry two acquisition ids, so the second would find the lock
+//! taken by its own owner. And a request that overtakes a release of this process would find the lock held by this
+//! process, and wait for a message that its own release causes. So a call claims the turn ([`Asking`]). It gets the
+//! turn once the releases in its way ([`Sending`]) are ahead or answered, as its [`Barrier`] says.
 
 use super::local_lock::{LocalLockRef, State};
 use super::local_queue::{LocalQueue, Side};
@@ -15,14 +15,14 @@ use crate::owner::Owner;
 impl<D> State<D> {
     /// Whether no release is in the way of an acquisition, or a handoff lies here.
     ///
-    /// A handoff is taken in memory, so for that no release matters.
+    /// A handoff is taken in memory, so no release matters for it.
     fn is_clear(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, barrier)
     }
 
-    /// Wakes the calls that a release has blocked: it is no longer on its way, or is ahead of them.
+    /// Wakes the calls that a release has blocked, because it has ended or is now ahead of them.
     ///
-    /// They look again whether all that is in their way has gone.
+    /// Each of them checks again whether anything is in its way.
     fn stir_blocked(&mut self) {
         for ticket in &self.outgoing.blocked {
             self.queue.stir(*ticket);
@@ -31,10 +31,10 @@ impl<D> State<D> {
 }
 
 impl<D> LocalLockRef<D> {
-    /// Returns the turn to ask if nothing is in the way: no other call asks for this owner, and no release is in the
-    /// way, unless a handoff lies here.
+    /// Returns the turn to ask, if no other call asks for this owner and no release is in the way. With a handoff here,
+    /// releases do not matter.
     ///
-    /// For calls that do not wait. Takes nothing if it returns `None`.
+    /// For calls that do not wait. Claims nothing if it returns `None`.
     pub(crate) fn turn_at_once<'a>(
         &'a self,
         owner: &'a Owner,
@@ -49,10 +49,10 @@ impl<D> LocalLockRef<D> {
         Some(self.has_turn(owner, claim))
     }
 
-    /// Returns the turn to ask if this side of the lock is idle here: no hold, no handoff, no release on its way, and
-    /// no other process that goes first.
+    /// Returns the turn to ask if this side of the lock is idle here: no hold, no handoff, no release in flight, and no
+    /// other process that goes first.
     ///
-    /// For a call about several locks at once, when it is the first in the queue of each.
+    /// For a call for several locks at once, once it is the first in the queue of each.
     pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
         let idle = state.outgoing.is_empty()
@@ -67,10 +67,10 @@ impl<D> LocalLockRef<D> {
         Some(self.has_turn(owner, claim))
     }
 
-    /// Waits for the releases on their way, unless a handoff lies here, then for the turn to ask. Returns `None` if a
+    /// Waits for the releases in flight, unless a handoff lies here, and then for the turn to ask. Returns `None` if a
     /// call of this owner stands in a server queue: asking at the same time does no harm.
     ///
-    /// Cancel safe: a turn that is claimed is returned in the same poll.
+    /// Cancel safe: a claimed turn is returned in the same poll.
     pub(crate) async fn turn<'a>(
         &'a self,
         owner: &'a Owner,
@@ -82,7 +82,7 @@ impl<D> LocalLockRef<D> {
             }
             let owners = state.owners.of_mut(self.side);
             if owners.claim(owner).is_some_and(|it| it.queued.is_some()) {
-                // Its grant may take as long as the queue is.
+                // Its grant may take as long as the whole queue.
                 return Some(None);
             }
             owners.claim_turn(owner).map(Some)
@@ -93,7 +93,7 @@ impl<D> LocalLockRef<D> {
 
     /// Waits until no other call asks the server for this owner's first level. The owner may hold the lock by then.
     ///
-    /// Does not wait for the releases on their way.
+    /// Does not wait for the releases in flight.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
         let claim = |state: &mut State<D>| state.owners.of_mut(self.side).claim_turn(owner);
         let claim = self.until(owner, false, claim).await;
@@ -105,10 +105,10 @@ impl<D> LocalLockRef<D> {
         self.lock().owners.of(self.side).claim(owner)
     }
 
-    /// Ends the turn of a call of this owner, and tells the owner's calls that wait for that. Another call may have
-    /// the turn from then on.
+    /// Ends the turn of a call of this owner, and tells the owner's calls that wait for it. Another call may have the
+    /// turn from then on.
     ///
-    /// To be called while that call lives only if nobody polls it, and nothing that it asked for is still to come.
+    /// While that call lives, this may be called only if nobody polls it, and no answer to it is still to come.
     pub(crate) fn end_turn(&self, owner: &Owner, claim: Claim) {
         self.change(|state| {
             state.owners.of_mut(self.side).end_turn(owner, claim);
@@ -128,7 +128,7 @@ impl<D> LocalLockRef<D> {
 
 /// The turn to ask the server for an owner's first level, until dropped.
 ///
-/// Other calls of the owner wait for its end. They are told by the drop, whatever becomes of the call.
+/// Other calls of the owner wait for its end. The drop tells them, whatever becomes of the call.
 #[derive(Debug)]
 pub(crate) struct Asking<'a, D> {
     local: &'a LocalLockRef<D>,
@@ -137,9 +137,9 @@ pub(crate) struct Asking<'a, D> {
 }
 
 impl<D> Asking<'_, D> {
-    /// Notes that the call stands in a server queue from now on, by this acquisition id.
+    /// Records that the call stands in a server queue from now on, under this acquisition id.
     ///
-    /// Calls that wait for the turn get none, and go on without it.
+    /// Calls that wait for the turn go on without it.
     pub(crate) fn stands_in_server_queue(&self, number: u64) {
         self.local.change(|state| {
             let owners = state.owners.of_mut(self.local.side);
@@ -155,14 +155,14 @@ impl<D> Drop for Asking<'_, D> {
     }
 }
 
-/// Marks a release as on its way, until dropped.
+/// Marks a release as in flight, until dropped.
 ///
-/// Made before the release is sent, under the same mutex under which acquisitions look. Calls that are blocked by it
-/// are told when it is ahead, and when it has gone.
+/// Made before the release is sent, under the mutex under which acquisitions check. Calls that it blocks are told when
+/// it is ahead, and when it has ended.
 #[derive(Debug)]
 pub(crate) struct Sending<D> {
     local: LocalLockRef<D>,
-    /// What the list of releases knows it by.
+    /// Its number in the list of releases.
     number: u64,
 }
 
@@ -173,8 +173,8 @@ impl<D> Sending<D> {
         Self { local, number }
     }
 
-    /// Notes whether the release is ahead of everything that is asked from now on; `false` if it has to be sent again.
-    /// The last release of one side of a read-write lock here lets the other side here ask.
+    /// Records whether the release is ahead of every later request; `false` if it has to be sent again. The last
+    /// release of one side of a read-write lock lets the other side ask.
     pub(crate) fn is_ahead(&self, is_ahead: bool) {
         let side = self.local.side;
         self.local.change(|state| {

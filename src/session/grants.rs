@@ -1,9 +1,9 @@
-//! Tells a waiter of this process that the lock was moved to its hold, or that it has to ask.
+//! Tells the waiters of this process that a server moved a lock to their hold, or that they have to ask.
 //!
 //! # Invariant
 //!
-//! A hold that waits stays in the map until it is taken out, either by the waiter that goes on with the grant or by the
-//! code that gives the waiter up. Only one of them can take it out, and only that one may act on the grant.
+//! A waiting hold is taken out of the map once: by the waiter that accepts the grant, or by the code that gives the
+//! waiter up. Only the one that takes it out may act on the grant.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -18,49 +18,50 @@ use crate::protocol::hold_key::numeral;
 
 /// The holds of this client that stand in server queues, by their acquisition ids.
 ///
-/// Those that have no place yet are among them: a hold is entered before it asks for one.
+/// Includes those without a place so far, since a hold is entered before it asks for one.
 #[derive(Debug, Default)]
 pub(crate) struct Grants(Mutex<State>);
 
-/// What is known of these holds, under one mutex. Wakers are woken under it.
+/// The state of these holds, under one mutex. Wakers are woken under it.
 #[derive(Debug, Default)]
 struct State {
-    /// By acquisition id, each hold whose waiter has neither gone on nor been given up.
+    /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
     waiting: HashMap<u64, Waiting>,
-    /// By lock, the holds that have a place. A keeper runs for each lock in this map.
+    /// By lock, the holds that have a place. A keeper, the heartbeat task, runs for each lock in this map.
     ///
-    /// An entry without holds is one whose keeper has yet to notice, and ends by that.
+    /// An entry without holds remains until its keeper notices and ends.
     placed: HashMap<LocalKey, BTreeSet<u64>>,
 }
 
-/// A hold that waits, and what its waiter is to be told.
+/// A hold that waits, and what to tell its waiter.
 #[derive(Debug)]
 struct Waiting {
-    /// Given to whoever takes the entry out, so that it can be released.
+    /// For the code that takes the entry out, so that it can release the hold.
     hold: Arc<Hold>,
-    /// What the waiter has yet to be told.
+    /// The news that the waiter has not seen yet.
     told: Option<Told>,
-    /// The waiter, if it was polled since it was told last.
+    /// Wakes the waiter, if it was polled since the last news.
     waker: Option<Waker>,
-    /// When the waiter was last polled, or the instant before which it may be polled for the answer to a request only.
+    /// When the waiter was last polled or, while it waits for the answer to a request, the instant by which that wait
+    /// ends.
     alive: BootInstant,
 }
 
-/// What a waiter is told.
+/// News for a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The lock was moved to its hold by a request sent at this instant.
     ///
-    /// The promise of the hold counts from then.
+    /// The deadline of the hold counts from then.
     Granted(BootInstant),
-    /// Its place is gone, or the lock may be there for it: the server knows.
+    /// Its place is gone, or the lock may be free for it. Only the server knows.
     Ask,
 }
 
 impl Grants {
     /// Expects a grant: from now on, a release in this client may move the lock to this hold.
     ///
-    /// To be called before the hold asks for a place: its grant may come with any release from then on.
+    /// Called before the hold asks for a place: any later release may bring its grant.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
         let number = hold.key().numeral();
         let waiting = Waiting {
@@ -76,13 +77,12 @@ impl Grants {
         }
     }
 
-    /// Notes that this hold has a place in the queue from now on. Returns whether nobody has kept the places of its
-    /// lock so far.
+    /// Records that this hold has a place in the queue from now on. Returns `true` if its lock has no keeper yet.
     ///
-    /// If so, the caller has to start a keeper.
+    /// The caller then has to start one.
     pub(crate) fn stand(&self, hold: &Hold) -> bool {
         let (number, mut state) = (hold.key().numeral(), self.lock());
-        // It was given up meanwhile: its place must not keep a keeper alive.
+        // It was given up in the meantime, and its place must not keep a keeper alive.
         if !state.waiting.contains_key(&number) {
             return false;
         }
@@ -103,9 +103,9 @@ impl Grants {
         self.lock().placed.get(lock).map_or(0, BTreeSet::len)
     }
 
-    /// Releases the keeper of this lock if no hold has a place. Returns whether it did.
+    /// Dismisses the keeper of this lock if no hold has a place. Returns whether it did.
     ///
-    /// A hold that gets a place after that starts another keeper, since its lock is no longer in the map.
+    /// A hold that gets a place later starts another keeper, since its lock is no longer in the map.
     pub(crate) fn leave(&self, lock: &LocalKey) -> bool {
         let mut state = self.lock();
         let is_left = state.placed.get(lock).is_none_or(BTreeSet::is_empty);
@@ -117,7 +117,8 @@ impl Grants {
 
     /// Returns at most `most` of the holds that have a place, beginning with those behind this acquisition id.
     ///
-    /// In the order of their ids, from the beginning again after the last. So a few at a time, all have their turn.
+    /// They come in the order of their ids, and after the last from the beginning again. So repeated calls reach all
+    /// holds, a few at a time.
     pub(crate) fn some(&self, lock: &LocalKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let Some(placed) = state.placed.get(lock) else {
@@ -129,10 +130,10 @@ impl Grants {
         waiting.map(|waiting| waiting.hold.clone()).collect()
     }
 
-    /// Tells the waiter of the hold that has this acquisition id. Returns `false` if no waiter waits by it, or if it
+    /// Tells the waiter of the hold with this acquisition id. Returns `false` if no such hold waits, or if its waiter
     /// was told the same already.
     ///
-    /// The numeral is from a script's answer, and so may be of a hold that has gone.
+    /// The id comes from a script's answer, so its hold may be gone.
     pub(crate) fn tell(&self, number: &str, told: Told) -> bool {
         let mut state = self.lock();
         let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
@@ -141,7 +142,7 @@ impl Grants {
 
     /// Tells every waiter that has a place in the queue of this lock to ask.
     ///
-    /// When the server cannot say which of them are concerned.
+    /// For when the server cannot say which of them are concerned.
     pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
         let State { waiting, placed } = &mut *state;
@@ -161,7 +162,7 @@ impl Grants {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the other waiters for the lock of a waiter that has not taken what it was told. Returns `None` if it has.
+    /// Returns the other waiters for the same lock, if this waiter has not seen its news. Returns `None` if it has.
     pub(super) fn beside_untaken(&self, number: u64) -> Option<Vec<u64>> {
         let state = self.lock();
         let untaken = state.waiting.get(&number)?;
@@ -173,8 +174,8 @@ impl Grants {
         Some(others.map(|(other, _)| *other).collect())
     }
 
-    /// Takes out the hold of a waiter that nobody has polled since `since`. Returns `None` if it was polled, or has gone
-    /// on with its grant.
+    /// Takes out the hold of a waiter that nobody has polled since `since`. Returns `None` if it was polled, or has
+    /// accepted its grant.
     ///
     /// The caller releases the hold: nobody else will.
     pub(crate) fn give_up(&self, number: u64, since: BootInstant) -> Option<Arc<Hold>> {
@@ -185,7 +186,7 @@ impl Grants {
         self.lock().waiting.len()
     }
 
-    /// Takes out every hold that waits, so that no waiter goes on with its grant from now on.
+    /// Takes out every hold that waits, so that no waiter accepts a grant from now on.
     pub(crate) fn give_up_all(&self) -> Vec<Arc<Hold>> {
         let mut state = self.lock();
         // The entries stay: each keeper removes its own, by `leave`.
@@ -198,7 +199,7 @@ impl Grants {
         self.lock().waiting.contains_key(&number)
     }
 
-    /// Takes a hold out of both maps, if it may be. Whoever gets it has the right to act on its grant.
+    /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.
     fn take(&self, number: u64, may: impl FnOnce(&Waiting) -> bool) -> Option<Arc<Hold>> {
         let mut state = self.lock();
         state.waiting.get(&number).filter(|waiting| may(waiting))?;
@@ -214,8 +215,8 @@ impl Grants {
         Some(hold)
     }
 
-    /// Returns what the waiter is to be told, which is then known. A waiter that was given up is to ask, and learns
-    /// there that it has to begin again.
+    /// Returns the news of a waiter, and clears it. A waiter that was given up gets `Ask`, and learns by asking that it
+    /// has to begin again.
     fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<Told> {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&number) else {
@@ -238,10 +239,10 @@ impl Grants {
 }
 
 impl Waiting {
-    /// Notes what the waiter is to be told. Returns whether that is news.
+    /// Records news for the waiter. Returns `false` if it is not news.
     fn tell(&mut self, told: Told) -> bool {
         let is_news = match self.told {
-            // A grant replaces `Ask`, and nothing replaces a grant: a waiter that has one need not ask.
+            // A grant replaces `Ask`, and nothing replaces a grant, since its waiter need not ask.
             None => true,
             Some(Told::Ask) => told != Told::Ask,
             Some(Told::Granted(_)) => false,
@@ -258,8 +259,8 @@ impl Waiting {
 
 /// A waiter's end of a grant.
 ///
-/// Its drop takes the hold out: after that no release in this client moves the lock to a waiter that has gone. What the
-/// server may have moved already is released by the waiter's `Undo`.
+/// Dropping it takes the hold out. Later releases in this client then no longer move the lock to a waiter that has
+/// gone. If the server has already moved the lock, the waiter's `Undo` releases it.
 #[derive(Debug)]
 pub(crate) struct Expected {
     grants: Arc<Grants>,
@@ -268,14 +269,14 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Waits until there is something to tell. A grant is told once.
+    /// Waits for news. A grant is returned once.
     ///
-    /// Cancel safe: what was not returned is told to the next call.
+    /// Cancel safe: news that was not returned goes to the next call.
     pub(crate) async fn told(&self) -> Told {
         poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
 
-    /// Notes that the waiter is polled, and may not wait to be told before `until`.
+    /// Records that the waiter is polled, and may not wait for news again before `until`.
     pub(crate) fn is_alive(&self, until: BootInstant) {
         let mut state = self.grants.lock();
         if let Some(waiting) = state.waiting.get_mut(&self.number) {
@@ -283,14 +284,14 @@ impl Expected {
         }
     }
 
-    /// Whether the hold has not been given up: a grant that comes is then this waiter's.
+    /// Whether the hold has not been given up, so that a grant would be this waiter's.
     pub(crate) fn stands(&self) -> bool {
         self.grants.stands(self.number)
     }
 
-    /// Goes on with a grant, however it became known. Returns `false` if the hold was given up meanwhile.
+    /// Accepts a grant, however it became known. Returns `false` if the hold was given up in the meantime.
     ///
-    /// The waiter that is told `true` has the hold, and its `Undo` with it.
+    /// On `true`, the waiter owns the hold and its `Undo`.
     pub(crate) fn claim(&self) -> bool {
         self.grants.take(self.number, |_| true).is_some()
     }

@@ -1,13 +1,13 @@
 //! A lock that was given back, left for the next waiter of its process.
 //!
-//! A hold that is given back while a call waits at the front ends here, and lies with its `Undo` until that call takes
-//! it ([`take_over`](LocalLockRef::take_over)) and goes on with its record. A task takes it back if nobody comes.
+//! If a hold is given back while a call waits at the front, it stays here with its `Undo`. The call takes it
+//! ([`take_over`](LocalLockRef::take_over)) and goes on with its record. If no call comes, a task takes it back.
 //!
 //! # Invariants
 //!
 //! 1. The undo is always in one place: with the handoff, or in the background. So the lock is passed on or released,
-//!    whichever task is dropped meanwhile.
-//! 2. Whoever takes a handoff out drops its undo, or disarms it because another hold has the record by then.
+//!    whichever task is dropped in the meantime.
+//! 2. Whoever takes a handoff out drops its undo, or disarms it because another hold now has the record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,35 +19,35 @@ use super::local_queue::Side;
 use super::record::Outcome;
 use super::sync::{Spawner, oneshot, sleep};
 
-/// How long a handoff may lie. By then its waiter is awake, if its future is polled at all. A future that shares a task
-/// with the one that gave the lock back may not be polled, and other waiters must not wait for it.
+/// How long a handoff may lie. Its waiter wakes within this time, if anybody polls its future. A future that shares a
+/// task with the one that gave the lock back may not be polled, and other waiters must not wait for it.
 const LIES: Duration = Duration::from_millis(20);
 
 impl<D> LocalLockRef<D> {
-    /// Whether a handoff lies here for this side.
+    /// Whether a handoff for this side lies here.
     ///
     /// The front takes it before it asks anybody.
     pub(crate) fn has_handoff(&self) -> bool {
         self.lock().left.is_for(self.side)
     }
 
-    /// Takes the handoff out, if one lies here for this side.
+    /// Takes the handoff out, if one for this side lies here.
     ///
     /// The caller has to drop it, which releases the lock, or to disarm its undo.
     pub(crate) fn take_handoff(&self) -> Option<Handoff<D>> {
         self.lock().left.take(self.side)
     }
 
-    /// Takes the handoff, if one lies here, and notes the hold that `pass` makes of it, in one step. For the front of
-    /// the local queue. The hold is `None` if `pass` makes none, or if another owner was granted the lock meanwhile,
-    /// which shows that what was left is gone; the caller then drops the handoff.
+    /// Takes the handoff, if one lies here, and enters the hold that `pass` makes of it, in one step. For the front of
+    /// the local queue. The hold is `None` if `pass` makes none, or if another owner was granted the lock in the
+    /// meantime, which shows that the record is gone. The caller then drops the handoff.
     pub(crate) fn take_over(
         &self,
         pass: impl FnOnce(&Handoff<D>) -> Option<Arc<Hold>>,
     ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
         self.change(|state| {
             let handoff = state.left.take(self.side)?;
-            // Readers may hold the lock together: only an exclusive hold shows that the handoff is void.
+            // Readers may share the lock, so only an exclusive hold shows that the handoff is void.
             let is_had = self.side == Side::Exclusive
                 && state.owners.exclusive.holds().any(|it| it.is_live());
             let hold = match is_had {
@@ -68,12 +68,12 @@ impl<D> LocalLockRef<D> {
 }
 
 impl<D: Send + 'static> LocalLockRef<D> {
-    /// Ends the place of a hold, and leaves its record for the next waiter here. Returns the receiver that is told
-    /// whether the lock was still held, or returns the undo if nobody waits here or if a release is on its way that
-    /// this handoff could overtake.
+    /// Removes a hold, and leaves its record for the next waiter here. Returns the receiver of the answer whether the
+    /// lock was still held. Returns the undo instead if nobody waits here, or if the handoff could overtake a release
+    /// in flight.
     ///
-    /// All in one step: if it is left, nobody sees the lock without an owner and without a handoff, while a call waits
-    /// that could take it.
+    /// All in one step: while a call waits that could take the handoff, nobody sees the lock with neither an owner nor
+    /// a handoff.
     pub(crate) fn leave(
         &self,
         undo: D,
@@ -83,31 +83,31 @@ impl<D: Send + 'static> LocalLockRef<D> {
         let (removed, left) = self.change(|state| {
             let side = self.side;
             let removed = state.remove(side, hold);
-            // A lock granted since then was asked for behind the releases that are ahead.
+            // A lock that is granted from now on was requested behind the releases that are ahead.
             let is_overtaking = side == Side::Exclusive && !state.outgoing.are_ahead();
             if !state.queue.has_heir(side) || is_overtaking || !state.left.is_empty() {
                 return (removed, Err(undo));
             }
             let outcome = hold.record.outcome();
             let hold = hold.clone();
-            // The receiver was made before the record can be passed on, so the next question is asked for it too.
+            // The receiver exists before the record can be passed on, so the next question is asked on its behalf too.
             let is_watched = state.left.put(side, Handoff { hold, undo });
             state.queue.stir_first(side);
             (removed, Ok((outcome, is_watched)))
         });
-        // Outside the mutex: it may be the last reference to the hold.
+        // Dropped outside the mutex: it may be the last reference to the hold.
         drop(removed);
         let (outcome, is_watched) = left?;
         if !is_watched {
             let local = self.clone();
             runtime.spawn(async move {
-                // A handoff lies for one sleep at least, and for less than two if it was left during one.
+                // A handoff lies for at least one sleep, and for less than two if it was left during one.
                 loop {
                     let Some(count) = local.lock().left.lies() else {
                         return;
                     };
                     sleep(LIES).await;
-                    // Dropped with its undo, which releases the lock. Outside the mutex.
+                    // Dropped with its undo, which releases the lock, outside the mutex.
                     let lies_yet = local.lock().left.take_back(count);
                     drop(lies_yet);
                 }
@@ -140,7 +140,7 @@ mod tests {
     /// In all orders.
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
-    /// A server with one lock, and a process that wants the lock.
+    /// A server with one lock, and a process that uses it.
     struct Model {
         /// The acquisition id that the server records.
         record: Mutex<Option<String>>,
@@ -148,14 +148,14 @@ mod tests {
         inside: AtomicBool,
         granted: AtomicU64,
         passed: AtomicU64,
-        /// How often another process has had the lock after it was freed by force.
+        /// How often another process had the lock after it was freed by force.
         foreign: AtomicU64,
         name: LockName,
-        /// In use throughout: shuttle knows nothing of the locks in the map of local locks.
+        /// Kept in use throughout, since shuttle does not know the mutexes of the map of local locks.
         local: LocalLockRef<Owing>,
     }
 
-    /// What is undone on that server, at once when it is dropped.
+    /// Something to undo on that server: done at once when dropped.
     struct Owing {
         model: Arc<Model>,
         record: Arc<Record>,
@@ -260,7 +260,7 @@ mod tests {
             }
         }
 
-        /// Makes a hold that is being asked for.
+        /// Makes a hold that is about to be requested.
         fn hold(&self) -> Arc<Hold> {
             let owner = Owner::unique();
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
@@ -268,7 +268,7 @@ mod tests {
             Hold::new(key, owner, lease_mode().lease(), Duration::from_secs(1))
         }
 
-        /// Acquires as an acquisition does: stands in the local queue; at the front takes over what was left, else the
+        /// Acquires as an acquisition does: stands in the local queue; at the front takes over a handoff, else the
         /// lock, else waits.
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let local = &self.local;
@@ -308,7 +308,7 @@ mod tests {
             }
         }
 
-        /// Gives back as an unlock does: leaves the lock if another task waits, else releases it.
+        /// Gives back as an unlock does: leaves a handoff if another task waits, else releases the lock.
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
             hold.remove_level(Some(lease_mode()));
             let outcome = hold.record.outcome();
@@ -345,7 +345,7 @@ mod tests {
             }
         }
 
-        /// Frees the lock by force, then has it as another process.
+        /// Frees the lock by force, then takes it as another process.
         async fn force(&self) {
             *self.server() = None;
             yield_now().await;
@@ -357,7 +357,7 @@ mod tests {
             self.local.stir();
         }
 
-        /// Runs tasks that pass sections while another process frees the lock by force.
+        /// Runs tasks that hold the lock in turn while another process frees it by force.
         fn run_forced() {
             TIMERS.set(true);
             let model = Self::new();
@@ -383,7 +383,7 @@ mod tests {
             });
         }
 
-        /// Runs tasks that pass sections; some of them are aborted wherever they are.
+        /// Runs tasks that hold the lock in turn; some of them are aborted at any point.
         fn run(staying: usize, leaving: usize) {
             TIMERS.set(shuttle::rand::thread_rng().gen_bool(0.5));
             let model = Self::new();
@@ -400,7 +400,7 @@ mod tests {
                 ended(stay, leave).await;
             });
             assert!(model.granted.load(Ordering::SeqCst) >= 2 * staying as u64);
-            // A task that was aborted while it had the lock has given it back; its hold stays noted.
+            // A task that was aborted while it had the lock has given it back, but its hold is still entered.
             assert!(model.take("another"), "nobody holds it in the end");
             if leaving == 0 {
                 assert_eq!(model.local.lock().all_holds().len(), 0);

@@ -1,15 +1,16 @@
-//! A hold of this process: the local promise, and what the server should record of it.
+//! A hold of this process: the local promise, and the record that the server should have of it.
 //!
 //! The life of a hold:
 //!
-//! 1. Made when an acquisition begins, before the first request, with a fresh acquisition id (`hold/attempt`). Nothing
-//!    refers to it but the attempt and its `Undo`.
-//! 2. Granted: it is noted in the local lock and in the watchdog's registry, and gets its first guard. Or it is made by
-//!    [`pass_to`](Hold::pass_to) or [`join`](Hold::join) from a hold whose record it goes on with, and stands from the
-//!    start.
-//! 3. Levels and guards come and go. The deadline moves with each confirmed renewal. A level that was left to a named
-//!    owner may be taken over by another process, and is counted here until a request finds that out.
-//! 4. Ended, by its last level or because it was lost. A release may still be owed; the `Undo` for it keeps the hold.
+//! 1. Made when an acquisition begins, before the first request, with a fresh acquisition id (`hold/attempt`). Only the
+//!    attempt and its `Undo` refer to it.
+//! 2. Granted: it is entered in the local lock and in the watchdog's registry, and gets its first guard. Alternatively,
+//!    [`pass_to`](Hold::pass_to) or [`join`](Hold::join) makes it from a hold whose record it takes over, and it stands
+//!    from the start.
+//! 3. Levels and guards come and go. The deadline moves with each confirmed renewal. Another process may take over a
+//!    level that was left to a named owner. That level counts here until a request finds out.
+//! 4. Ended, by giving back its last level or by its loss. A release may still be owed; the `Undo` for it keeps the
+//!    hold.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -40,47 +41,47 @@ use crate::protocol::renewal::Schedule;
 ///
 /// # Invariants
 ///
-/// 1. `levels` is the share that the server should record for this hold, unless other holds have its record too; then
-///    the record counts one level for all of them. A level is counted from before the request for it is sent until
-///    before the request that gives it back is sent. Code that lowers `levels` owes the server a release, an
-///    [`Undo`](super::undo::Undo). The server may have less of a named owner: see [`Known`](crate::protocol::lock::Known).
+/// 1. `levels` is the share that the server should record for this hold, unless other holds have its record too. The
+///    record then counts one level for all of them. A level counts from before the request for it is sent until before
+///    the request that gives it back is sent. Code that lowers `levels` owes the server a release, an
+///    [`Undo`](super::undo::Undo). The server may have less of a named owner: see
+///    [`Known`](crate::protocol::lock::Known).
 /// 2. A hold that has ended never becomes live again, and has no levels except those that were left to their owner.
 /// 3. Requests that change the share are sent one at a time, under the record's turn. The acquisition id makes renewals
 ///    and checks harmless whenever they arrive.
 /// 4. `state` is locked only briefly and never across an await; the watchdog's registry may be locked inside.
 ///
-/// What changes is behind `state`; the rest is fixed when the hold is made.
+/// Only `state` changes; the rest is fixed when the hold is made.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    /// Tells the holds of this process apart, unlike the acquisition id, which holds that pass a record on have in
-    /// common.
+    /// Unique in this process, unlike the acquisition id, which holds that pass a record on share.
     pub(crate) id: u64,
-    /// What the server has. Shared with the holds before and after this one, and with readers that have it at the same
+    /// The server's record. Shared with the holds before and after this one, and with readers that have it at the same
     /// time.
     pub(crate) record: Arc<Record>,
-    /// The owner by whom it is looked up here. The server may see another one: the first that had the record.
+    /// The owner under whom this process finds it. The server may see another one: the first that had the record.
     pub(crate) owner: Owner,
     /// How long one request for this hold may take.
     pub(crate) timeout: Duration,
-    /// Tells the tasks that wait for it that the hold has ended.
+    /// Signals that the hold has ended.
     ///
-    /// Notified when `state` has the end.
+    /// Notified after `state` is set to ended.
     pub(super) ended: Notify,
     pub(super) state: Mutex<State>,
 }
 
-/// Returns 64 bits that nobody can foresee: a keyed hash of a counter and of the clock. The counter makes two ids of
-/// this process equal only by chance. The clock makes two copies of a process diverge, as after a virtual machine was
-/// copied. Cheaper than asking the system for each id.
+/// Returns 64 unpredictable bits: a keyed hash of a counter and of the clock. The counter makes two ids of this process
+/// equal only by chance. The clock makes copies of a process diverge, as after a virtual machine was copied. This is
+/// cheaper than asking the system for each id.
 ///
-/// So nobody else can make up a request that passes for one about this hold.
+/// So nobody else can forge a request about this hold.
 pub(crate) fn fresh_acquisition_id() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))
 }
 
-/// What is left of a record when one of its holds has given a level back, and so who owes what for it.
+/// What is left of a record after one of its holds has given a level back. Decides who owes what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Levels of this hold: the server is to record fewer levels, and keeps the lock.
@@ -92,7 +93,7 @@ pub(crate) enum Left {
 }
 
 impl Hold {
-    /// Makes a hold that is about to be asked for. Its schedule has a deadline, but the hold is not live before
+    /// Makes a hold that is about to be requested. Its schedule has a deadline, but the hold is not live before
     /// [`granted`](Self::granted) is called.
     pub(crate) fn new(
         key: HoldKey,
@@ -104,7 +105,7 @@ impl Hold {
         Self::of(Record::new(key), owner, timeout, state)
     }
 
-    /// Each has a number of its own, from here, whichever way it came about.
+    /// Makes a hold of this record, with a fresh number.
     pub(super) fn of(
         record: Arc<Record>,
         owner: Owner,
@@ -127,13 +128,13 @@ impl Hold {
         label::shown(self.key().label(), &self.owner)
     }
 
-    /// The key that the server has it under: the name, the owner field and the acquisition id of the record.
+    /// Returns the key of the server's record: the name, the owner field and the acquisition id.
     pub(crate) fn key(&self) -> &HoldKey {
         &self.record.key
     }
 
-    /// Locks what changes about the hold. For several looks or changes in one step; never across an await, and the
-    /// local lock's mutex must not be asked for meanwhile.
+    /// Locks the state of the hold, for several reads or changes in one step. Must not be held across an await, nor
+    /// while locking the local lock's mutex.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,15 +153,15 @@ impl Hold {
         }
     }
 
-    /// Returns why the hold cannot be trusted, or `None` if it can. That its deadline has passed counts as
-    /// [`Expired`](LossReason::Expired) before anybody has ended it.
+    /// Returns why the hold cannot be trusted, or `None` if it can. A passed deadline counts as
+    /// [`Expired`](LossReason::Expired), even before anybody has ended the hold.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         self.lock().loss(BootInstant::now())
     }
 
     /// Notes that the server granted the first level, by a request sent at `sent`.
     ///
-    /// Called in one step without an await with noting the hold in the local lock and the watchdog, so that no hold
+    /// Called in one step, without an await, with entering the hold in the local lock and the watchdog. So no hold
     /// stands that nobody renews.
     pub(crate) fn granted(
         &self,
@@ -178,11 +179,11 @@ impl Hold {
 
     /// Counts one more level, which the caller is about to ask for. Returns `false` if the hold has ended.
     ///
-    /// The level counts from now on, whether the request succeeds or not, so that a release which is sent meanwhile
-    /// leaves it on the server. The caller gives it back by [`Session::release_level`](super::Session::release_level)
-    /// if it is not granted.
+    /// The level counts from now on, whether the request succeeds or not, so that a release in the meantime leaves it
+    /// on the server. The caller gives it back by [`Session::release_level`](super::Session::release_level) if it is
+    /// not granted.
     pub(crate) fn claim_level(&self) -> bool {
-        // A record that several holds have is one level on the server, whatever each of them has.
+        // A record that several holds share is one level on the server, however many levels each has.
         if !self.record.was_joined() {
             // The hold may come to owe several releases, so its record is not passed on.
             self.record.stay();
@@ -201,7 +202,7 @@ impl Hold {
     /// Adds a guard to a level counted before. The server confirmed a lease of at least that of `lease_mode` after
     /// `sent`.
     ///
-    /// Returns `false` if the hold cannot be trusted any more. What is owed for it then is worked out when it is lost.
+    /// Returns `false` if the hold cannot be trusted any more. What is owed then is worked out when the hold is lost.
     pub(crate) fn guard_level(&self, sent: BootInstant, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         if !state.is_live(BootInstant::now()) {
@@ -219,10 +220,10 @@ impl Hold {
         state.guards < state.levels
     }
 
-    /// Returns how many levels the server should count for what this hold has.
+    /// Returns how many levels the server should record for this hold.
     ///
-    /// A request reads it when it is about to be sent, under the record's turn. For a release, that is not when it came
-    /// to be owed: levels that came and went in between are then included.
+    /// A request reads it under the record's turn, directly before it is sent. A release so includes levels that came
+    /// and went since it was owed.
     pub(crate) fn target(&self) -> Target {
         let most = match self.record.was_joined() {
             true => 1,
@@ -235,12 +236,13 @@ impl Hold {
         }
     }
 
-    /// Notes the share that the server has recorded, by its answer. The caller has the record's turn.
+    /// Notes the share that the server has recorded according to its answer. The caller has the record's turn.
     pub(crate) fn recorded(&self, share: u32) {
         self.lock().known.recorded = share;
     }
 
-    /// Notes a release without an answer. Where it said what is known, the server can tell whether it was carried out.
+    /// Notes a release without an answer. If the request stated what is known, the server can tell whether it was
+    /// carried out.
     pub(crate) fn may_be_lowered(&self, to: Target) {
         let recorded = &mut self.lock().known.recorded;
         if to.known.is_none() {
@@ -257,15 +259,14 @@ impl Hold {
         Some(self.lower(|_| ()).unwrap_or(Left::Levels))
     }
 
-    /// Takes one level off, which the caller then gives back to the server or leaves to others, as the answer says.
-    /// `guard` is the lease mode of the guard that goes with it, if one does. Returns `None` if the hold had ended
-    /// before.
+    /// Takes one level off. The caller then gives it back to the server or leaves it to others, as the returned value
+    /// says. `guard` is the lease mode of the guard that is dropped with it, if any. Returns `None` if the hold had
+    /// ended before.
     ///
     /// A hold without a level has ended: its guards learn of it here, before anything is sent.
     pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
         self.lower(|state| {
-            // A handle's `unlock` names no guard. The guard that is left without a level learns of it when the hold
-            // ends.
+            // A handle's `unlock` names no guard. A guard that is left without a level learns of it when the hold ends.
             if let Some(lease_mode) = guard {
                 state.remove_guard(lease_mode);
             }
@@ -288,14 +289,14 @@ impl Hold {
             state.phase = Phase::Ended(LossReason::Unlocked);
             state.span.take()
         };
-        // A subscriber may do anything with the end of a span, so not under the mutex.
+        // Dropped outside the mutex: a subscriber may run any code at the end of a span.
         drop(span);
         // If a handle gave back the level of a guard, that guard is still there and learns of the end.
         self.ended.notify_waiters();
         Some(self.leave_record())
     }
 
-    /// Notes that this hold no longer has its record, and returns whether others do.
+    /// Detaches this hold from its record, and returns whether other holds have it.
     fn leave_record(&self) -> Left {
         match self.record.leave() {
             true => Left::Others,
@@ -308,13 +309,13 @@ impl Hold {
         self.key().is_named() && self.key().kind.is_reentrant()
     }
 
-    /// Has requests say from now on what is known of levels that other processes have taken over.
+    /// Makes requests state, from now on, what is known of levels that other processes have taken over.
     pub(crate) fn compare(&self) {
         self.lock().is_compared |= self.may_be_elsewhere();
     }
 
     /// Takes a guard off and leaves its level to the owner, as a guard's `detach` does. Returns whether other guards
-    /// are left: if not, nobody renews the lease any more, and the hold lasts until its deadline.
+    /// are left. If not, nobody renews the lease any more, and the hold lasts until its deadline.
     pub(crate) fn detach(&self, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         state.remove_guard(lease_mode);
@@ -327,7 +328,7 @@ impl Hold {
     /// Ends the hold for good, for this reason, except for levels left to their owner. Returns what is left of the
     /// record, or `None` if the hold had ended before.
     ///
-    /// Called by the watchdog alone: it works out what is owed for the loss.
+    /// Only the watchdog calls this, and works out what is owed for the loss.
     pub(crate) fn end(&self, loss: LossReason) -> Option<Left> {
         let (lives, reason, span) = {
             let mut state = self.lock();
@@ -335,15 +336,15 @@ impl Hold {
             if state.phase != Phase::Held {
                 return None;
             }
-            // In one step, so that nobody sees an end without its reason. Who has seen the deadline pass was told that
-            // the lease expired, and is not told otherwise now.
+            // Set in one step, so that nobody sees an end without its reason. A caller that saw the deadline pass was
+            // told that the lease expired, so the reason stays that.
             let reason = match is_live {
                 true => loss,
                 false => LossReason::Expired,
             };
             state.phase = Phase::Ended(reason);
             state.levels = state.detached;
-            // With a lease that has passed, detached levels are gone too.
+            // Once the lease has passed, detached levels are gone too.
             (is_live && state.levels > 0, reason, state.span.take())
         };
         if let Some(span) = span {
@@ -367,13 +368,13 @@ impl Hold {
         self.lock().release
     }
 
-    /// Notes what became of the release of the last level. Only the request that releases calls this, under the
-    /// record's turn.
+    /// Notes what became of the release of the last level. Only the releasing request calls this, under the record's
+    /// turn.
     pub(crate) fn note_release(&self, release: Release) {
         self.lock().release = release;
     }
 
-    /// Notes the span of the time for which it is held. It ends with the hold.
+    /// Attaches a tracing span, which ends with the hold.
     pub(crate) fn trace(&self, span: Span) {
         let span = Box::new(span);
         let mut state = self.lock();
@@ -382,7 +383,7 @@ impl Hold {
         }
     }
 
-    /// Returns for how long it has been held.
+    /// Returns how long it has been held.
     pub(crate) fn held_for(&self) -> Duration {
         self.lock().since.until(BootInstant::now())
     }
@@ -392,7 +393,7 @@ impl Hold {
         self.lock().guards > 0
     }
 
-    /// Whether a guard asks for renewal, which soon shows when the hold is gone.
+    /// Whether a guard asks for renewal. A renewal soon shows that a hold is gone.
     pub(crate) fn is_renewed(&self) -> bool {
         self.lock().renewed > 0
     }
@@ -408,7 +409,7 @@ impl Hold {
         state.levels == 1 && state.guards == 1
     }
 
-    /// Whether the hold has one level, which was left to its owner, perhaps until it was lost.
+    /// Whether the hold has only a level that was left to its owner, or had until it was lost.
     pub(crate) fn has_one_left(&self) -> bool {
         let state = self.lock();
         state.detached == 1 && state.levels == 1
@@ -416,30 +417,30 @@ impl Hold {
 
     /// Whether the hold was ever granted to this process.
     ///
-    /// A hold that was not may still stand on the server, by a request whose answer is missing.
+    /// A hold that was not may still stand on the server, by a request that was not answered.
     pub(crate) fn was_granted(&self) -> bool {
         self.lock().phase != Phase::Pending
     }
 
-    /// Whether a release by this hold's key surely gives back this hold. A hold that is not told apart from others is
-    /// surely ours only while a lease that was granted here can be trusted.
+    /// Whether a release by this hold's key can give back nothing but this hold. If the key does not distinguish the
+    /// hold from others, that is certain only while a lease that was granted here can be trusted.
     ///
-    /// With a named owner under a plain lock, for one, the server has nothing but the owner's value. A release by it
-    /// could take the lock from another process that has the same name.
+    /// For a named owner of a plain lock, for example, the server has only the owner's value. A release by it could
+    /// take the lock from another process with the same name.
     pub(crate) fn is_surely_ours(&self) -> bool {
         let state = self.lock();
         let granted = state.phase != Phase::Pending;
-        // A lease that is over here may be over there, and the value may stand for somebody else by now.
+        // A lease that is over here may be over on the server, and the value may now stand for somebody else.
         self.key().is_told_apart() || granted && BootInstant::now() < state.schedule.deadline()
     }
 
     /// Notes that the server has the hold, by a request sent at `sent`, and that it is given back at once.
     ///
-    /// For an `unlock` of a level that another process acquired: it never has a guard here.
+    /// For an `unlock` of a level that another process acquired. It never has a guard here.
     pub(crate) fn taken_over_to_release(&self, sent: BootInstant) {
         let mut state = self.lock();
         state.phase = Phase::Ended(LossReason::Unlocked);
-        // `is_surely_ours` counts on this deadline.
+        // `is_surely_ours` relies on this deadline.
         state.schedule = Schedule::new(sent, state.schedule.lease(), None);
     }
 
@@ -455,8 +456,8 @@ impl Hold {
         self.timeout / 4 * 3
     }
 
-    /// Returns how much of the time of one request is left, for what began at `began`. Behind the longest wait for a
-    /// turn, enough for a server that is far away.
+    /// Returns how much of the time of one request is left for work that began at `began`. Even after the longest wait
+    /// for a turn, leaves enough for a distant server.
     pub(crate) fn time_left(&self, began: BootInstant) -> Duration {
         let spent = began.until(BootInstant::now()).min(self.longest_turn());
         SHORTEST_TIMEOUT.max(self.timeout - spent)
@@ -473,8 +474,8 @@ impl Hold {
         }
     }
 
-    /// Notes that this is the term of a leader: its loss is told as that, and others wait for it as long as it lasts by
-    /// its nature.
+    /// Marks the hold as the term of a leader. Its loss is logged as such, and a long wait for it is no reason for a
+    /// warning.
     pub(crate) fn begins_a_term(&self) {
         let mut state = self.lock();
         state.is_term = true;
@@ -488,15 +489,14 @@ impl Hold {
 
     /// Returns the fencing token, of a fenced lock.
     ///
-    /// Each hold that goes on with the record has the next one, so tokens grow in the order of the holds.
+    /// Each hold that takes over the record has the next one, so tokens grow in the order of the holds.
     pub(crate) fn token(&self) -> Option<u64> {
         self.lock().tokens.map(|tokens| tokens.first)
     }
 
-    /// Returns the longest that the server may keep this hold, or its place in a queue, if no further request reaches
-    /// it.
+    /// Returns how long the server may keep this hold, or its place in a queue, if no further request reaches it.
     ///
-    /// Until then a request that was not answered may show its effect, and what is owed is worth sending.
+    /// Until then, an unanswered request may have an effect, and what is owed is worth sending.
     pub(crate) fn longest_kept(&self) -> Duration {
         let lease = self.lock().schedule.longest().get();
         match self.key().kind {

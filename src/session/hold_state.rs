@@ -1,12 +1,12 @@
-//! What changes about a hold: its phase, its levels and guards, and when its lease has to be renewed.
+//! The mutable state of a hold: its phase, its levels and guards, and when its lease has to be renewed.
 //!
 //! # Invariants
 //!
-//! 1. `guards <= levels` as long as a hold is held, except between a handle's `unlock` and the end of the guard whose
-//!    level that took, and after a level that has a guard was adopted again, here or by another process.
+//! 1. `guards <= levels` as long as a hold is held, with two exceptions: between a handle's `unlock` and the end of the
+//!    guard whose level it took, and after a level that has a guard was adopted again, here or by another process.
 //! 2. `detached <= levels - guards`: a level that was left to its owner has no guard.
 //! 3. `renewed <= guards`, and the schedule renews only while `renewed > 0`.
-//! 4. `Ended` is final. `levels` is then what was left to the owner, or zero.
+//! 4. `Ended` is final. `levels` then counts what was left to the owner, or is zero.
 
 use std::time::Duration;
 
@@ -20,76 +20,77 @@ use crate::protocol::hold_key::HoldKey;
 use crate::protocol::lock::Known;
 use crate::protocol::renewal::Schedule;
 
-/// How often a hold is checked whose hash others may cut down. Redisson's readers do so with each renewal, to their own
-/// lease, which is three seconds or more; so a check comes in time to raise it again.
+/// How often to check a hold whose lease others may shorten. Each renewal by a Redisson reader sets the lease of the
+/// whole hash to its own, which is three seconds or more. So a check comes in time to raise it again.
 const CARE: Duration = Duration::from_secs(1);
 
-/// What changes about a hold, under the mutex of the [`Hold`](super::hold::Hold).
+/// The mutable state of a [`Hold`](super::hold::Hold), under its mutex.
 #[derive(Debug)]
 pub(crate) struct State {
     /// Only ever moves down the list.
     pub(super) phase: Phase,
-    /// How many levels the server should count, those that are being asked for included: see `Hold::target`.
+    /// How many levels the server should count, those being requested included: see `Hold::target`.
     pub(super) levels: u32,
     /// How many guards there are in this process. While there is none, a loss concerns nobody.
     pub(super) guards: u32,
     /// Levels without a guard that were left to their owner: at most as many as there are levels without a guard.
     pub(super) detached: u32,
-    /// What is known of the server's record, which other processes may take levels from.
+    /// What is known of the server's record. Other processes may take levels from it.
     pub(super) known: Known,
-    /// Requests say what is known of that: a level was left to a named owner here, or adopted by it.
+    /// Whether requests state what is known: a level was left to a named owner here, or adopted by it.
     pub(super) is_compared: bool,
     /// How many of the guards have no fixed lease.
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
     pub(super) renewed: u32,
-    /// It has had a second level or guard, so another call may need the turn of its record while one releases.
+    /// Whether it has had a second level or guard, so that another call may need the turn of its record during a
+    /// release.
     pub(super) was_nested: bool,
-    /// The span of the time for which it is held, if the client traces holds.
+    /// The tracing span of the hold, if the client traces holds.
     pub(super) span: Option<Box<Span>>,
-    /// What became of the release that is owed for the last level. Means nothing before.
+    /// What became of the release of the last level. Means nothing before that is owed.
     pub(super) release: Release,
     /// The deadline, and when the hold is due for a renewal or a check.
     pub(crate) schedule: Schedule,
-    /// Since when it is held: an instant before the request was sent, or the takeover in memory.
+    /// Since when it is held: an instant before the request was sent, or the instant of the takeover in memory.
     pub(super) since: BootInstant,
-    /// The fencing tokens, of a fenced lock.
+    /// The fencing tokens of a fenced lock.
     ///
-    /// The one that this hold has, and those that its successors may have.
+    /// Includes the token of this hold and those that its successors may use.
     pub(super) tokens: Option<Tokens>,
-    /// No warning is logged any more of a call that may wait for this hold without end.
+    /// Whether a call that may wait for this hold forever has been logged.
     ///
-    /// There is one for each hold: its holder may just as well work for long.
+    /// Logged once for each hold, since its holder may simply have much to do.
     is_wait_known: bool,
-    /// It is the term of a leader.
+    /// Whether it is the term of a leader.
     pub(super) is_term: bool,
-    /// Where this hold stands in the watchdog's registry: the first part of its key there. `None` if it is not in it.
-    /// Behind the registry only for a hold that the watchdog has just taken out as due.
+    /// The first part of this hold's key in the watchdog's registry. `None` if it is not in the registry. Differs from
+    /// the registry only for a hold that the watchdog has just taken out as due.
     pub(crate) watched: Option<BootInstant>,
 }
 
 /// The phases of a hold, in the order of its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Asked for, not granted. The server may have it all the same.
+    /// Requested and not granted. The server may have it all the same.
     Pending,
     /// Granted. Whether it is live depends on the deadline too.
     Held,
-    /// Given back or lost, and why: [`Unlocked`](LossReason::Unlocked) if it was given back.
+    /// Given back or lost, with the reason: [`Unlocked`](LossReason::Unlocked) if it was given back.
     Ended(LossReason),
 }
 
 /// What became of the release of the last level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Not sent so far, or not carried out as far as is known.
+    /// Not sent yet, or not carried out as far as is known.
     Owed,
     /// Carried out, or nothing is owed: the record was passed on.
     Done,
 }
 
 impl State {
-    /// The state of a hold that is asked for, or that `hold` is about to be called on.
+    /// Returns the state of a hold that is being requested, or that `hold` is about to be called on.
     pub(super) fn new(schedule: Schedule) -> Self {
         Self {
             phase: Phase::Pending,
@@ -113,7 +114,7 @@ impl State {
 
     /// Makes the hold stand from now on, with one level and its guard. It counts as held since `since`.
     ///
-    /// Both the grant by the server and the takeover in memory end here.
+    /// Called for a grant by the server and for a takeover in memory.
     pub(super) fn hold(
         &mut self,
         since: BootInstant,
@@ -128,20 +129,20 @@ impl State {
         self.add_guard(lease_mode);
     }
 
-    /// Whether the hold has ended. One whose deadline has passed has not, until the watchdog or a guard notices.
+    /// Whether the hold has ended. A hold whose deadline has passed ends only when the watchdog or a guard notices.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Ended(_))
     }
 
-    /// Whether it is held and has no guard: it was left to its owner, and lasts until the deadline that it has. An
-    /// answer about the record moves that deadline no more.
+    /// Whether it is held and has no guard. It was left to its owner then, and lasts until its present deadline, which
+    /// no answer about the record moves.
     pub(crate) fn is_left(&self) -> bool {
         self.phase == Phase::Held && self.guards == 0
     }
 
-    /// Schedules an early check of a hold with this key, if others may cut down what the hold depends on.
+    /// Schedules an early check of a hold with this key, if others may shorten its lease.
     ///
-    /// A lease of less than three times that is looked at often enough by its renewals.
+    /// For a lease of less than three times [`CARE`], the renewals come often enough.
     pub(crate) fn look_after(&mut self, key: &HoldKey, now: BootInstant) {
         if key.kind.is_shared() && self.schedule.longest().get() > CARE * 3 {
             self.schedule.check(now.plus(CARE));
@@ -150,34 +151,34 @@ impl State {
 
     /// Notes that a renewal sent at `sent` was confirmed. The guards that asked for it may be gone by now.
     ///
-    /// The schedule takes the deadline from `sent`, and only if it is later than the present one.
+    /// The new deadline counts from `sent`. It takes effect only if it is later than the present one.
     pub(crate) fn renewed(&mut self, sent: BootInstant, lease: LeaseTime) {
         self.schedule.confirmed(sent, lease);
-        // Otherwise the lease that is confirmed is the last one.
+        // Otherwise the confirmed lease is the last one.
         if self.renewed > 0 {
             self.schedule.renew(sent, lease, fastrand::f64());
         }
     }
 
-    /// Returns the lease of a hold that has stood for at least as long, if a call that waits for it would be news.
+    /// Returns the lease of a hold that has stood for at least that long, if no call that waits for it was logged yet.
     pub(super) fn outlasts_its_lease(&self, now: BootInstant) -> Option<Duration> {
         let lease = self.schedule.lease().get();
         let stands = self.phase == Phase::Held && self.schedule.begun().until(now) >= lease;
         (stands && !self.is_wait_known).then_some(lease)
     }
 
-    /// Has no warning logged any more of calls that wait for this hold.
+    /// Suppresses further warnings about calls that wait for this hold.
     pub(crate) fn wait_is_known(&mut self) {
         self.is_wait_known = true;
     }
 
-    /// Notes that a request about the hold failed, and schedules the next. A renewal is only tried again while a guard
+    /// Notes that a request about the hold failed, and schedules the next. A renewal is repeated only while a guard
     /// asks for one.
     pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         self.schedule.unanswered(now, renewing && self.renewed > 0);
     }
 
-    /// Returns why the hold cannot be relied on at `now`, if it was granted and cannot.
+    /// Returns why a hold that was granted cannot be relied on at `now`, or `None`.
     pub(super) fn loss(&self, now: BootInstant) -> Option<LossReason> {
         match self.phase {
             Phase::Ended(reason) => Some(reason),
@@ -191,8 +192,8 @@ impl State {
         self.phase == Phase::Held && now < self.schedule.deadline()
     }
 
-    /// Restores invariant 2 after levels or guards have changed: whichever level goes first, one with a guard is not
-    /// counted as left to the owner.
+    /// Restores invariant 2 after levels or guards have changed: a level with a guard never counts as left to the
+    /// owner.
     pub(super) fn bound_detached(&mut self) {
         self.detached = self.detached.min(self.levels.saturating_sub(self.guards));
     }
@@ -209,8 +210,8 @@ impl State {
         gone > 0
     }
 
-    /// Adds a guard to a level that has none. Renews from now on if its lease mode asks for it; the lease of the guard
-    /// that came last is the one that renewals set.
+    /// Adds a guard to a level that has none. Renews from now on if its lease mode asks for it. Renewals set the lease
+    /// of the guard that came last.
     pub(super) fn add_guard(&mut self, lease_mode: LeaseMode) {
         self.guards += 1;
         self.was_nested |= self.guards > 1;
@@ -222,8 +223,8 @@ impl State {
         }
     }
 
-    /// Takes a guard off. With the last that is renewed, renewing stops at once: a renewal after the release would be
-    /// about a hold that is gone.
+    /// Takes a guard off. Renewing stops with the last renewed guard: a renewal after the release would concern a hold
+    /// that is gone.
     pub(super) fn remove_guard(&mut self, lease_mode: LeaseMode) {
         self.guards = self.guards.saturating_sub(1);
         if lease_mode.is_renewed() {

@@ -1,14 +1,12 @@
 //! Turns channel messages into wake-ups for waiters.
 //!
-//! The hub knows which channels this process listens to, on which server each of them is, and how many calls wait for
-//! each. A [`Subscriber`] for each server carries that out; a [`Subscription`] is what a waiter has. The life of a
-//! channel here:
+//! The hub knows the channels that this process listens to, the server of each, and how many calls wait on each. Each
+//! server has a [`Subscriber`] that does the listening; each waiter has a [`Subscription`]. The life of a channel here:
 //!
 //! 1. The first waiter subscribes: the channel is entered, with the server of its slot as its home.
-//! 2. The subscriber of that server asks for it, together with whatever else came meanwhile, and marks it as
-//!    subscribed.
-//! 3. Messages, and everything that may have cost one, raise its count. Waiters compare counts, so nothing is queued
-//!    for them and none can be missed between two looks.
+//! 2. The subscriber of that server subscribes to it, together with other new channels, and marks it as subscribed.
+//! 3. Messages, and all events that may have cost one, raise its count. Waiters compare counts, so nothing is queued
+//!    for them, and they miss nothing between two looks.
 //! 4. The last waiter goes. With the next pulse the channel is left, unless another waiter came.
 //!
 //! # Invariants
@@ -17,8 +15,8 @@
 //!    that messages may not arrive: a reconnect, or a PING without an answer.
 //! 2. Whatever may have cost a message (a reconnect, a backlog that overflowed, a silent connection, a slot that moved)
 //!    wakes every waiter: a wake-up is a hint, the server's answer to the next try is the truth.
-//! 3. A channel is listened to on the server of its slot. Each server has a task of its own, so that none waits for
-//!    another. A channel that is to be left at an old server is left there: see [`Subscriber`].
+//! 3. A channel is subscribed on the server of its slot. Each server has a task of its own, so that none waits for
+//!    another. After a move, the old server's subscriber unsubscribes there: see [`Subscriber`].
 //! 4. `state` is locked only briefly and never across an await. The mutex of a subscriber's list may be locked inside.
 
 use std::collections::{HashMap, HashSet};
@@ -45,42 +43,41 @@ const DEAF_APART: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Hub {
     state: Mutex<State>,
-    /// A channel was added whose server has no subscriber yet.
+    /// Signals that a channel was added whose server has no subscriber yet.
     changed: Notify,
     /// Knows the server of each slot, and sends the commands.
     pub(super) backend: Arc<Backend>,
-    /// Limits for the log lines about servers whose messages may not arrive, and about servers that are listened to
-    /// again.
+    /// Limits the rate of log lines about servers whose messages may not arrive, and about renewed subscriptions.
     pub(super) deaf: Pace,
     again: Pace,
 }
 
 /// What the hub knows, under one mutex.
 ///
-/// A channel's home and the subscribers change together: [`Hub::deal`] is the only one that moves a channel, so a
-/// subscriber that finds a channel to be its own can act on it while it has the mutex.
+/// A channel's home and the subscribers change together, and only [`Hub::deal`] moves a channel. So a subscriber can
+/// act on a channel of its own while it has the mutex.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// By name. A channel without users stays until its subscriber has left it.
+    /// By name. A channel without users stays until its subscriber has unsubscribed.
     pub(super) channels: HashMap<Arc<str>, Channel>,
-    /// By server, the subscriber that listens to it.
+    /// By server, the subscriber for it.
     ///
     /// A server has one as long as it has channels, or channels to leave.
     pub(super) subscribers: HashMap<u64, Arc<Subscriber>>,
 }
 
-/// A channel that is listened to, or is to be.
+/// A channel that is subscribed, or is to be.
 #[derive(Debug)]
 pub(super) struct Channel {
-    /// How many subscriptions there are. At zero the channel is left with the next pulse.
+    /// The number of subscriptions. At zero, the next pulse unsubscribes.
     pub(super) users: usize,
-    /// The id of the server that it is to be listened to on. `None` while no server is known to have its slot:
-    /// [`Hub::deal`] gives it one as soon as the map of slots has one.
+    /// The id of the server of its slot. `None` while that is unknown: [`Hub::deal`] sets it as soon as the slot map
+    /// has it.
     pub(super) home: Option<u64>,
     /// Whether a SUBSCRIBE was sent on the present connection, or is about to be. Cleared whenever that subscription
-    /// may be gone; the subscriber then asks again.
+    /// may be gone; the subscriber then sends another.
     pub(super) asked: bool,
-    /// What the waiters see. A `watch`, since a waiter needs the latest count and not every step on the way to it.
+    /// What the waiters see. A `watch`, since a waiter needs only the latest count.
     pub(super) state: watch::Sender<ChannelState>,
 }
 
@@ -96,10 +93,10 @@ impl Hub {
         })
     }
 
-    /// Registers a waiter's interest in a channel, and has the channel subscribed to if it is new.
+    /// Registers a waiter's interest in a channel. A new channel is then subscribed to.
     ///
-    /// Does not wait: the waiter sees by [`Subscription::listening`] whether messages arrive, and is woken when they
-    /// begin to. What has happened on the channel so far counts as known.
+    /// Does not wait. [`Subscription::listening`] tells the waiter whether messages arrive, and it is woken when they
+    /// begin to. Earlier messages on the channel count as known.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut state = self.lock();
         let State {
@@ -108,7 +105,7 @@ impl Hub {
         } = &mut *state;
         let channel = channels.entry(name.clone()).or_insert_with(|| {
             let home = self.backend.home(name).map(|node| node.id());
-            // A server without a subscriber is for `run` to give one; a subscriber that exists is told itself.
+            // `run` gives a server its subscriber; an existing subscriber is told directly.
             let subscriber = home.and_then(|home| subscribers.get(&home));
             subscriber
                 .map_or(&self.changed, |subscriber| &subscriber.changed)
@@ -131,20 +128,20 @@ impl Hub {
         }
     }
 
-    /// Returns how many of a channel's subscribers are this process: one or none, however many calls wait for it here.
+    /// Returns how many of a channel's subscribers are this process: one or none, however many calls wait here.
     ///
-    /// Counted from when the SUBSCRIBE is about to be sent. A release is told how many heard it, and compares: a
-    /// process that counted itself among the others would leave the lock to nobody.
+    /// Counts from when the SUBSCRIBE is about to be sent. A release learns how many subscribers heard it, and compares
+    /// that with this number: a process that counted itself among the others would leave the lock to nobody.
     pub(crate) fn listeners(&self, name: &str) -> u64 {
         let state = self.lock();
         let channel = state.channels.get(name);
         u64::from(channel.is_some_and(|channel| channel.asked))
     }
 
-    /// Returns how many messages have come in on a channel since it was subscribed to. Zero for a channel that nobody
-    /// here listens to.
+    /// Returns how many messages have come in on a channel since it was subscribed. Zero for a channel without a
+    /// subscription here.
     ///
-    /// Taken before a release is sent, so that the messages which that release causes can be told from earlier ones.
+    /// Read before a release is sent, to tell the messages that the release causes from earlier ones.
     pub(crate) fn heard_on(&self, name: &str) -> u64 {
         let state = self.lock();
         let channel = state.channels.get(name);
@@ -153,23 +150,23 @@ impl Hub {
 
     /// Returns whether others of this process listen to a channel, and whether their subscription is confirmed.
     ///
-    /// For a call without a subscription of its own, before its first request: if a message after that request would be
-    /// heard anyway, the call can rely on it.
+    /// For a call without a subscription, before its first request. If others would hear a message after that request,
+    /// the call can rely on it.
     pub(crate) fn listening(&self, name: &str) -> Listening {
         let state = self.lock();
         let channel = state.channels.get(name);
         channel.map_or(Listening::No, |channel| channel.state.borrow().listening())
     }
 
-    /// Returns how many channels are subscribed to.
+    /// Returns the number of channels.
     pub(crate) fn len(&self) -> usize {
         self.lock().channels.len()
     }
 
     /// Listens to every server that has a channel, until the future is dropped.
     ///
-    /// Starts a subscriber's task when a server gets its first channel, and ends the task with the server's last. If
-    /// this future is dropped, all of them end, and nothing is heard any more.
+    /// Starts a subscriber's task when a server gets its first channel, and ends it with the server's last. Dropping
+    /// this future ends all of them, and no messages arrive any more.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut moves = self.backend.moves();
         let mut listening: HashMap<u64, AbortOnDropHandle<()>> = HashMap::new();
@@ -179,7 +176,7 @@ impl Hub {
                 let listen = tokio::spawn(self.clone().listen(node, subscriber));
                 listening.insert(id, AbortOnDropHandle::new(listen));
             }
-            // Also drops the handle of a task that has ended by itself.
+            // Also drops the handles of tasks that have ended by themselves.
             listening.retain(|id, _| self.lock().subscribers.contains_key(id));
             tokio::select! {
                 () = self.changed.notified() => {}
@@ -188,9 +185,8 @@ impl Hub {
         }
     }
 
-    /// Gives every channel to the server that its slot is on, and wakes the waiters of each channel that has moved:
-    /// there may have been a message in between. Returns the servers that are to be listened to from now on, with their
-    /// subscribers.
+    /// Assigns every channel to the server of its slot, and wakes the waiters of each channel that has moved, since a
+    /// message may have been lost in between. Returns the servers to listen to from now on, with their subscribers.
     fn deal(&self) -> Vec<(Arc<Node>, Arc<Subscriber>)> {
         let known: HashSet<u64> = self.backend.nodes().iter().map(|node| node.id()).collect();
         let mut new = Vec::new();
@@ -206,7 +202,7 @@ impl Hub {
             let id = home.as_ref().map(|node| node.id());
             if channel.home != id {
                 if let Some(subscriber) = channel.home.and_then(|old| subscribers.get(&old)) {
-                    // The server may have told of the move by taking the channel away. Then the UNSUBSCRIBE is not
+                    // A server that announced the move has dropped the channel itself. Then the UNSUBSCRIBE is not
                     // sent: see `Backend::unsubscribe`.
                     subscriber.lock().push(name.clone());
                     subscriber.changed.notify_one();
@@ -222,14 +218,14 @@ impl Hub {
                 new.push((node, subscriber.clone()));
                 subscriber
             });
-            // Told in any case: the channel may be new, or may have come back.
+            // Notified in any case: the channel may be new, or may have come back.
             subscriber.changed.notify_one();
         }
         new
     }
 
-    /// Returns the channels of a server that have yet to be asked for, and marks them as asked: the caller sends a
-    /// SUBSCRIBE for each. If that fails, [`deafen`](Self::deafen) has to clear the marks.
+    /// Returns the channels of a server that need a SUBSCRIBE, and marks them as asked. The caller sends the commands.
+    /// If that fails, [`deafen`](Self::deafen) has to clear the marks.
     pub(super) fn take_unasked(&self, node: &Node) -> Vec<Arc<str>> {
         let mut state = self.lock();
         let unasked = state.on(node).filter(|(_, channel)| !channel.asked);
@@ -241,12 +237,12 @@ impl Hub {
             .collect()
     }
 
-    /// Marks channels as subscribed, and wakes their waiters: a release between a waiter's last question and now was
-    /// not heard, so each of them asks once more.
+    /// Marks channels as subscribed, and wakes their waiters. A waiter may have missed a release since its last
+    /// question, so each of them asks once more.
     pub(super) fn subscribed(&self, node: &Node, names: &[Arc<str>]) {
         let state = self.lock();
         let channels = names.iter().filter_map(|name| state.channels.get(name));
-        // A channel that was dealt out again meanwhile belongs to another server.
+        // A channel that was reassigned in the meantime belongs to another server.
         for channel in channels.filter(|channel| channel.home == Some(node.id()) && channel.asked) {
             channel
                 .state
@@ -257,8 +253,8 @@ impl Hub {
         }
     }
 
-    /// Marks all channels of a server as not subscribed, since its connection may be another one by now, and wakes
-    /// their waiters. The subscriber asks for the channels again.
+    /// Marks all channels of a server as not subscribed, since its connection may be a new one, and wakes their
+    /// waiters. The subscriber subscribes again.
     pub(super) fn deafen(&self, node: &Node) {
         let mut state = self.lock();
         let (mut channels, mut is_news) = (0, false);
@@ -268,16 +264,16 @@ impl Hub {
         }
         if channels > 0 {
             match self.again.tell().filter(|_| is_news) {
-                // Logged at `info` only if messages did arrive before: a server that is away is told of once.
+                // Logged at `info` only if messages arrived before, so that a server that stays away is logged once.
                 Some(untold) => info!(target: "redlatch", channels, untold, "resubscribing"),
                 None => debug!(target: "redlatch", channels, "resubscribing"),
             }
         }
     }
 
-    /// Has a channel that the server took away asked for again, which shows where the channel is by now.
+    /// Subscribes again to a channel that the server took away. The answer shows where the channel is now.
     ///
-    /// A channel that belongs to another server by now is not touched: what its old server says is late.
+    /// Ignores a channel that now belongs to another server, since the old server's message comes late.
     pub(super) fn gone(&self, node: &Node, channel: &str) {
         let mut state = self.lock();
         let channel = state.channels.get_mut(channel);
@@ -286,9 +282,9 @@ impl Hub {
         }
     }
 
-    /// Counts a message, and so wakes the channel's waiters.
+    /// Counts a message, which wakes the channel's waiters.
     ///
-    /// A message may announce when a turn or a hold ends instead. That is kept, and becomes news at that instant.
+    /// A message may instead announce when a turn or a hold will end. It becomes news at that instant.
     pub(super) fn wake(&self, channel: &str, message: &str) {
         if let Some(channel) = self.lock().channels.get(channel) {
             channel.state.send_modify(|state| match turn_ends(message) {
@@ -298,7 +294,7 @@ impl Hub {
         }
     }
 
-    /// Wakes the waiters of all channels of a server: messages were dropped, and nobody knows on which of them.
+    /// Wakes the waiters of all channels of a server, because messages were dropped on unknown channels.
     pub(super) fn wake_all(&self, node: &Node) {
         for (_, channel) in self.lock().on(node) {
             channel.state.send_modify(|state| state.news += 1);
@@ -311,13 +307,13 @@ impl Hub {
 }
 
 impl State {
-    /// Takes out the channels of a server that nobody waits for, in addition to those that were `left` there.
+    /// Takes out the channels of a server that have no users, and adds them to `left`.
     ///
-    /// Taken out under one mutex: a waiter that comes after this finds no channel, and enters it anew. Its SUBSCRIBE
+    /// Takes them out under the mutex. A waiter that comes later finds no channel, and enters it again. Its SUBSCRIBE
     /// follows the UNSUBSCRIBE on the same connection.
     pub(super) fn take_unused(&mut self, node: &Node, left: &mut Vec<Arc<str>>) {
         let is_here = |channel: &Channel| channel.home == Some(node.id());
-        // A channel whose slot went and came back was subscribed to again.
+        // A channel whose slot left and came back has been subscribed again.
         left.retain(|name| !self.channels.get(name).is_some_and(is_here));
         self.channels.retain(|name, channel| {
             let is_unused = channel.users == 0 && is_here(channel);
@@ -328,18 +324,18 @@ impl State {
         });
     }
 
-    /// Has channels that were asked for and refused asked for again. Those that are subscribed stay marked. A refusal
-    /// may have been for now: a user may be given the right meanwhile.
+    /// Clears the marks of channels that the server refused, so that they are asked for again. A refusal may be
+    /// temporary, as a user may be given the right.
     pub(super) fn ask_again(&mut self, node: &Node) {
         for (_, channel) in self.on(node) {
             channel.asked &= channel.state.borrow().is_subscribed;
         }
     }
 
-    /// Ends the listening to a server that has no channel. Returns `false` if it has one.
+    /// Removes the subscriber of a server without channels. Returns `false` if the server has one.
     ///
-    /// With the mutex held, so a channel that is entered at the same time either is seen here or finds no subscriber
-    /// and has `run` make one.
+    /// The mutex is held, so a channel that is entered at the same time is either seen here, or finds no subscriber and
+    /// has `run` make one.
     pub(super) fn retire(&mut self, node: &Node, subscriber: &Subscriber) -> bool {
         let idle = self.on(node).next().is_none() && subscriber.lock().is_empty();
         if idle {
@@ -348,7 +344,7 @@ impl State {
         idle
     }
 
-    /// Returns the channels that are to be listened to on a server.
+    /// Returns the channels of a server.
     fn on<'a>(
         &'a mut self,
         node: &Node,
@@ -362,7 +358,7 @@ impl State {
 impl Channel {
     /// Marks the channel as not subscribed, and wakes its waiters. Returns whether it was subscribed until then.
     ///
-    /// The count is raised in any case: whoever waits must not rely on what was heard before.
+    /// Raises the count in any case, since waiters must not rely on what arrived before.
     fn deafen(&mut self) -> bool {
         self.asked = false;
         let mut was_heard = false;

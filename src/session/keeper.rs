@@ -1,17 +1,17 @@
-//! Keeps the places that a process has in the queue of a fair lock, by one sign of life for all of them and one
+//! The heartbeat of a process in the queue of a fair lock: one periodic sign of life for all its places, and one
 //! channel.
 //!
-//! A sign also takes the lock when it is free, for the first in the queue if that waits here. So a waiter asks once,
-//! and is then told of the grant, or that its place is gone.
+//! If the lock is free and the first in the queue waits here, a sign also takes the lock for it. So a waiter asks once,
+//! and then learns of its grant, or that its place is gone.
 //!
-//! A [`Keeper`] is a task for one lock. It runs while some hold of this process has a place there, wakes once a second,
-//! when it is told by a message that the lock is free, and when the holder's lease ends; and each time it gives a sign
-//! that names as many places as is due.
+//! A [`Keeper`] is a task for one lock, and runs while some hold of this process has a place there. It wakes once a
+//! second, when a message says that the lock is free, and when the holder's lease ends. Each time, it sends a sign that
+//! names as many places as are due.
 //!
 //! # Invariants
 //!
-//! 1. Between two signs that the server has read lies less than the three seconds for which a place outlives the last
-//!    one, as long as no more than one goes unanswered.
+//! 1. A place outlives the last sign by three seconds. The server reads the next one sooner than that, as long as no
+//!    more than one in a row goes unanswered.
 //! 2. Each place is named at least once in [`ROUND`] signs, and all of them as soon as some may be gone.
 
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use crate::protocol::fair::{self, Signed};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::lock;
 
-/// How often a sign is given. The server takes a client for dead that has given none for three seconds.
+/// How often a sign is sent. The server considers a client dead after three seconds without one.
 const SIGN: Duration = Duration::from_secs(1);
-/// At most this many signs pass until every place has been dated again. A place that was not dated for a minute is
-/// given up in spite of the signs, and for Redisson each place runs with the clock.
+/// Every place is dated again within at most this many signs. A place that was not dated for a minute is dropped in
+/// spite of the signs, and Redisson lets each place expire by its date.
 ///
-/// Fewer signs, if a place is worth less time than that to Redisson.
+/// Fewer signs, if a place expires sooner for Redisson.
 const ROUND: u32 = 15;
 /// The most places that one request names. A process that has fewer places names all of them each time.
 const MOST: usize = 128;
-/// How soon a sign that was lost is given again, so that places outlast the loss of one or two.
+/// How soon a lost sign is repeated, so that places outlast the loss of one or two.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The shortest pause before a sign that is sent because a lease is about to end.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -49,34 +49,34 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 struct Keeper {
     /// The lock whose queue it is.
     lock: LocalKey,
-    /// The id by which the server knows this process, and which the sign is of.
+    /// The id by which the server knows this process. The sign carries it.
     client: Arc<str>,
     /// The grants, the channel and the servers.
     releaser: Arc<Releaser>,
-    /// In how many signs every place is dated.
+    /// The number of signs within which every place is dated.
     round: usize,
     /// The acquisition id of the place that was dated last.
     ///
     /// The next sign begins behind it.
     last: u64,
-    /// A sign was answered.
+    /// Whether a sign was answered.
     ///
     /// Before that, the server cannot know of an earlier one.
     has_signed: bool,
     /// When the holder's lease ends, if the first in the queue waits here.
     ///
-    /// A sign at that instant takes the lock of a holder that has died.
+    /// A sign at that instant takes over the lock of a holder that has died.
     ends: Option<BootInstant>,
 }
 
 impl Releaser {
-    /// Notes that this hold has a place in a server queue. The place is kept from now on, until the waiter goes.
+    /// Keeps the place of this hold in a server queue from now on, until the waiter leaves.
     pub(crate) fn keep_place(self: &Arc<Self>, hold: &Arc<Hold>, client: &Arc<str>) {
         let Kind::Fair(line) = &hold.key().kind else {
             return;
         };
         if self.grants.stand(hold) {
-            // At most a third of what a place is worth to Redisson passes in between.
+            // So a place is dated at least three times before it expires for Redisson.
             let third = u32::try_from(line.worth.as_secs() / 3).unwrap_or(ROUND);
             let keeper = Keeper {
                 lock: hold.key().local_key(),
@@ -110,11 +110,11 @@ impl Keeper {
                 timeout(pause, ear.news()).await.ok();
             }
             ear.catch_up();
-            // Earlier messages may not have arrived. Another server may send them now, which may know less.
+            // Earlier messages may not have arrived. And a different server, which may know less, may send them now.
             in_doubt |= ear.is_heard() && !is_heard;
             is_heard = ear.is_heard();
             let is_due = BootInstant::now() >= due;
-            // Checked once a sign only: a waiter that comes before then has its place kept by this keeper.
+            // Checked only once a sign. A waiter that comes before then has its place kept by this keeper.
             if is_due && releaser.grants.leave(&self.lock) {
                 return;
             }
@@ -122,15 +122,15 @@ impl Keeper {
             let count = match (in_doubt, is_due) {
                 (true, _) => standing,
                 (_, true) => standing.min(MOST).max(standing.div_ceil(self.round)),
-                // The lock may be free, or was said to be.
+                // Woken by a message or by the end of the holder's lease: the lock may be free.
                 _ => standing.min(1),
             };
             match self.sign(count).await {
                 Ok(has_lost) => in_doubt = has_lost && count < standing,
                 Err(error) => {
-                    // The answer would have said what is lost, so that is not known.
+                    // Without the answer, it is not known what is lost.
                     in_doubt |= error.is_unanswered();
-                    // Soon, since the places live for three seconds only.
+                    // A short pause, since the places live for only three seconds.
                     sleep(AGAIN).await;
                     due = BootInstant::now();
                     continue;
@@ -142,8 +142,8 @@ impl Keeper {
         }
     }
 
-    /// Gives signs of life that date `count` places again. Returns whether any place was lost, by the server's account.
-    /// The error is one that may pass.
+    /// Sends signs of life that date `count` places again. Returns whether the server says that any place was lost.
+    /// Returns only errors that may pass.
     async fn sign(&mut self, mut count: usize) -> Result<bool, Error> {
         let mut has_lost = false;
         while count > 0 {
@@ -168,8 +168,8 @@ impl Keeper {
                     },
                     sent,
                 )) => {
-                    // The server has forgotten an earlier sign: it expired, or the server has lost data. Places may
-                    // have gone with it.
+                    // The server has forgotten an earlier sign: it expired, or the server lost data, perhaps with
+                    // places.
                     has_lost |= self.has_signed && !is_known;
                     self.has_signed = true;
                     self.ends = ttl.left().map(|left| BootInstant::now().plus(left));
@@ -177,17 +177,16 @@ impl Keeper {
                         self.releaser.granted(number, sent);
                     }
                     let grants = &self.releaser.grants;
-                    // It has the lock by a request whose answer was lost, or was not read, or by its name: asking finds
-                    // that.
+                    // It has the lock by a request whose answer was lost or not read, or by its name. Asking finds out.
                     if let Some(number) = holder {
                         self.releaser.tell_holder(&number, Told::Ask);
                     }
-                    // A place that is known to be missing is told once, and is no news after that.
+                    // A missing place is reported once.
                     for number in missing {
                         has_lost |= grants.tell(&number, Told::Ask);
                     }
                 }
-                // The waiters ask, and each is told what is wrong.
+                // Each waiter asks, and so gets the error itself.
                 Ok((Signed::WrongKind, _)) => self.releaser.grants.tell_all(&self.lock),
                 Err(error) if error.is_passing() => {
                     // The next sign names these places again.
@@ -204,7 +203,7 @@ impl Keeper {
         Ok(has_lost)
     }
 
-    /// Returns the answer, and when the request that was answered was sent.
+    /// Sends one sign. Returns the answer, and when the answered request was sent.
     ///
     /// Fails as closed if there is nothing to send.
     async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, BootInstant), Error> {
@@ -213,7 +212,7 @@ impl Keeper {
         let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.max()) else {
             return Err(Error::closed());
         };
-        // The sign counts for all places, and the next one has to follow before this one has ended.
+        // The sign counts for all places, and the next one has to follow before this one expires.
         let answer = self.releaser.backend.run(&call, budget.min(SIGN)).await?;
         Ok((Signed::decode(&answer.reply)?, answer.sent))
     }

@@ -1,10 +1,10 @@
-//! What is owed to servers that do not answer. Each server has a line, which is served when the server answers.
+//! The ledger is the retry queue: requests owed to servers that do not answer. Each server has a line of its own, which
+//! is served once the server answers.
 //!
 //! # Invariants
 //!
-//! 1. A server that has not answered is asked for one thing at a time, after pauses; one that answers is asked for up
-//!    to [`AT_ONCE`].
-//! 2. At most one entry for each hold stands in line: what is owed is worked out when it is sent.
+//! 1. A server that does not answer gets one request at a time, after pauses. One that answers gets up to [`AT_ONCE`].
+//! 2. At most one entry for each hold stands in line, since what is owed is worked out when it is sent.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,55 +13,55 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// How much is asked of one server at once, so that the requests of callers come in between.
+/// The most requests in flight to one server, so that the requests of callers come in between.
 const AT_ONCE: usize = 64;
-/// How much may be owed to a server that does not answer before nothing more is asked of it.
+/// How much may be owed to a silent server before calls stop asking it for more.
 const MOST_OWED: usize = 1 << 13;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A server, if it is known.
+/// A server, or `None` if it is unknown.
 ///
-/// What has no known server stands in a line of its own, and is tried as if that were one.
+/// Requests whose server is unknown share one line, which is retried like that of a server.
 pub(super) type Place = Option<u64>;
 
-/// Something that is owed.
+/// An entry of the retry queue.
 ///
-/// Used to keep a line short: see invariant 2.
+/// Keeps a line short: see invariant 2.
 pub(super) trait Owing {
-    /// Returns the hold that it is owed for, if something else may be owed for the same hold.
+    /// Returns the hold that it is owed for, if another entry may be owed for the same hold.
     fn hold(&self) -> Option<u64> {
         None
     }
 }
 
-/// The lines of all servers that have not answered.
+/// The retry queue: the lines of all servers that have not answered.
 ///
 /// Plain data, owned by the reaper's worker.
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
-    /// A line is here as long as something waits in it or is under way from it.
+    /// A line exists as long as an entry waits in it or is in flight.
     lines: HashMap<Place, Line<T>>,
 }
 
 /// What is owed to one server that has not answered.
 #[derive(Debug)]
 struct Line<T> {
-    /// In the order in which it is tried. What fails goes to the end.
+    /// In the order of the tries. An entry that fails goes to the end.
     waiting: VecDeque<T>,
-    /// The holds that the entries in line are owed for.
+    /// The holds of the waiting entries.
     ///
-    /// Not of those under way.
+    /// Entries in flight do not count.
     holds: HashSet<u64>,
-    /// How many requests from this line have no answer yet.
+    /// The number of requests in flight from this line.
     under_way: usize,
-    /// The last request was answered.
+    /// Whether the last request was answered.
     ///
-    /// Decides how many may be under way.
+    /// Decides how many may be in flight.
     answers: bool,
     /// When the next request may be sent.
     due: BootInstant,
-    /// The last pause. It doubles with each request that is not answered.
+    /// The last pause. It doubles with each unanswered request.
     pause: Duration,
 }
 
@@ -74,20 +74,20 @@ impl<T> Default for Ledger<T> {
 }
 
 impl<T: Owing> Ledger<T> {
-    /// Whether this server has a line to stand in.
+    /// Whether this server has a line.
     pub(super) fn has_line(&self, place: Place) -> bool {
         self.lines.contains_key(&place)
     }
 
-    /// Puts something at the end of a line.
+    /// Adds an entry at the end of a line.
     pub(super) fn add(&mut self, place: Place, owed: T) {
         self.line(place).push_back(owed);
     }
 
-    /// Puts something back that the server has not answered. `unsent` if the server was never asked; then the time
-    /// spent waiting to send was the pause.
+    /// Puts back an entry that the server has not answered. `unsent` says that the request was never sent: the wait for
+    /// a connection then counts as the pause.
     ///
-    /// One failure makes the server one that does not answer, whatever else is under way.
+    /// One failure marks the server as silent, whatever else is in flight.
     pub(super) fn failed(&mut self, place: Place, owed: T, unsent: bool) {
         let now = BootInstant::now();
         let line = self.line(place);
@@ -100,9 +100,9 @@ impl<T: Owing> Ledger<T> {
         line.push_back(owed);
     }
 
-    /// Notes that the server has answered a request for something from its line.
+    /// Notes that the server has answered an entry of its line.
     ///
-    /// Any answer counts, a refusal too: what is next in line is asked for at once.
+    /// Any answer counts, even a refusal: the next entry is then sent at once.
     pub(super) fn answered(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.answers = true;
@@ -111,40 +111,40 @@ impl<T: Owing> Ledger<T> {
         }
     }
 
-    /// Notes that something from a line is no longer under way.
+    /// Notes that an entry of a line is no longer in flight.
     ///
-    /// Called for each thing that [`next`](Self::next) has returned, after what came of it was noted.
+    /// Called for each entry that [`next`](Self::next) has returned, after its outcome was noted.
     pub(super) fn came_back(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.under_way -= 1;
-            // Without a line, the server counts as one that answers.
+            // A server without a line counts as one that answers.
             if line.under_way == 0 && line.waiting.is_empty() {
                 self.lines.remove(&place);
             }
         }
     }
 
-    /// Returns what is to be asked for now, which is under way from then on.
+    /// Returns an entry that may be sent now. It counts as in flight from then on.
     ///
-    /// The caller tries it, and tells what came of it.
+    /// The caller sends it and reports the outcome.
     pub(super) fn next(&mut self, now: BootInstant) -> Option<(Place, T)> {
         let ready = |line: &Line<T>| line.due_at().is_some_and(|due| due <= now);
         let (place, line) = self.lines.iter_mut().find(|(_, line)| ready(line))?;
         let owed = line.waiting.pop_front()?;
         if let Some(hold) = owed.hold() {
-            // What comes to be owed while this is under way may stand in line again.
+            // While this is in flight, another entry for the hold may stand in line.
             line.holds.remove(&hold);
         }
         line.under_way += 1;
         Some((*place, owed))
     }
 
-    /// Returns when there is something to ask for, if nothing comes back before.
+    /// Returns when the next entry may be sent, unless one in flight comes back before.
     pub(super) fn due(&self) -> Option<BootInstant> {
         self.lines.values().filter_map(Line::due_at).min()
     }
 
-    /// Returns the line of a server, which is made if there is none.
+    /// Returns the line of a server. Creates it if there is none.
     fn line(&mut self, place: Place) -> &mut Line<T> {
         self.lines.entry(place).or_insert_with(|| Line {
             waiting: VecDeque::new(),
@@ -157,7 +157,7 @@ impl<T: Owing> Ledger<T> {
     }
 }
 
-/// How much stands in each line, for the calls that are about to owe more.
+/// The length of each line, for calls that are about to owe more.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     /// The length of the longest line. Relaxed: nothing else depends on it.
@@ -167,7 +167,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Takes note of the lines as they are now. Costs little as long as none is too long.
+    /// Updates the lengths. Costs little as long as no line is too long.
     pub(super) fn note<T>(&self, ledger: &Ledger<T>) {
         let lines = ledger.lines.iter();
         let lines = lines.map(|(place, line)| (*place, line.waiting.len()));
@@ -178,8 +178,7 @@ impl Backlog {
         self.longest.store(longest, Ordering::Relaxed);
     }
 
-    /// Returns how much is owed to a server, if that is too much. `place` is worked out only if any server is owed too
-    /// much.
+    /// Returns how much is owed to a server, if that is too much. Calls `place` only if any line is too long.
     pub(super) fn too_much(&self, place: impl FnOnce() -> Place) -> Option<usize> {
         if self.longest.load(Ordering::Relaxed) < MOST_OWED {
             return None;
@@ -195,14 +194,14 @@ impl Backlog {
 }
 
 impl<T: Owing> Line<T> {
-    /// Puts something at the end, unless something for the same hold stands here: that will do for both.
+    /// Adds an entry at the end, unless one for the same hold stands here, which serves both.
     fn push_back(&mut self, owed: T) {
         if owed.hold().is_none_or(|hold| self.holds.insert(hold)) {
             self.waiting.push_back(owed);
         }
     }
 
-    /// Returns when the next entry is due. `None` if there is nothing to ask for, or enough is under way.
+    /// Returns when the next entry is due, or `None` if the line is empty or enough is in flight.
     fn due_at(&self) -> Option<BootInstant> {
         let most = if self.answers { AT_ONCE } else { 1 };
         let room = self.under_way < most && !self.waiting.is_empty();
@@ -229,7 +228,7 @@ mod tests {
         ledger.lines.values().map(|line| line.waiting.len()).sum()
     }
 
-    /// Returns everything that may be asked for at this instant.
+    /// Returns every entry that may be sent at this instant.
     fn asked_for(ledger: &mut Ledger<Owed>, now: BootInstant) -> Vec<u64> {
         std::iter::from_fn(|| ledger.next(now))
             .map(|(_, owed)| owed.0)

@@ -1,5 +1,5 @@
-//! All that this process knows of one lock, under one mutex: the owners that hold it, the calls that wait for it, what
-//! was given back and is left for one of these, and which releases are on their way.
+//! All that this process knows of one lock, under one mutex: the owners that hold it, the calls that wait for it, the
+//! handoff for one of these, and the releases in flight.
 //!
 //! # Invariants
 //!
@@ -29,10 +29,10 @@ use crate::clock::BootInstant;
 use crate::name::LocalKey;
 use crate::owner::Owner;
 
-/// The local locks of all names in use. `D` is what is owed to the server; if it is dropped, it is done in the
+/// The local locks of all names in use. `D` is what is owed to the server. Dropping a `D` has it done in the
 /// background.
 ///
-/// A name is in the map while a call or an `Undo` refers to it, or while a hold of it is noted.
+/// A name is in the map while a call or an `Undo` refers to it, or while it has a hold.
 #[derive(Debug)]
 pub(crate) struct LocalLocks<D>(Arc<Map<D>>);
 
@@ -44,51 +44,51 @@ impl<D> Default for LocalLocks<D> {
     }
 }
 
-/// The waiters and holds of one lock; for a read-write lock, those of both sides.
+/// The waiters and holds of one lock, on both sides if it is a read-write lock.
 #[derive(Debug)]
 pub(crate) struct LocalLock<D> {
     /// The map that it is in, and its key there.
     home: (Weak<Map<D>>, LocalKey),
-    /// Counts the references to this local lock. The count leaves zero, and comes back to it, only under the lock of
-    /// the map's shard, so that a local lock that nobody uses can be removed without a race with a call that enters.
-    /// Relaxed suffices: the shard's lock orders it.
+    /// Counts the references to this local lock. The count leaves zero and returns to it only under the lock of the
+    /// map's shard. So an unused local lock can be removed without a race with a call that enters. Relaxed suffices:
+    /// the shard's lock orders it.
     users: AtomicUsize,
-    /// All that is known of the lock. Changed by [`change`](Self::change) where a call may wait for the change.
+    /// The state of the lock. Changed by [`change`](Self::change) if a call may wait for the change.
     state: Mutex<State<D>>,
 }
 
-/// What is known of one lock. Its parts only decide; the impl blocks in `place`, `asking` and `handoff` carry out.
+/// The state of one lock. Its parts only decide; the impl blocks in `place`, `asking` and `handoff` act.
 #[derive(Debug)]
 pub(super) struct State<D> {
-    /// The calls that wait, of both sides in one order.
+    /// The calls that wait, on both sides, in one order.
     pub(super) queue: LocalQueue,
     /// Who holds the lock here, and who asks for it, by side.
     pub(super) owners: Sides<Owners>,
-    /// The reader's hold that was granted last, whose record other readers may join.
+    /// The last granted hold of a reader, whose record other readers may join.
     ///
-    /// It may have ended: its record counts, and `Record::join` tells whether anybody has that.
+    /// It may have ended. What counts is its record, and `Record::join` tells whether any hold has that.
     joinable: Option<Arc<Hold>>,
-    /// What was given back and lies here for the next waiter.
+    /// The handoff for the next waiter.
     pub(super) left: Left<D>,
-    /// Whether this process may have the lock once more, or others go first.
+    /// Whether this process may take the lock once more, or others go first.
     pub(super) turns: Turns,
     /// The releases that acquisitions must not overtake.
     pub(super) outgoing: Outgoing,
-    /// What calls at the front may have to undo on the server.
+    /// The undos that calls at the front have lent: what each may have to undo on the server.
     ///
-    /// By the ticket of the call. Taken out and dropped if nobody polls the call, so that what it was granted does not
-    /// keep the others waiting.
+    /// By the ticket of the call. If nobody polls the call, its undo is taken out and dropped, so that its grant does
+    /// not keep the others waiting.
     pub(super) asked: BTreeMap<Ticket, D>,
-    /// A task checks whether the calls at the front are polled.
+    /// Whether a task checks that the calls at the front are polled.
     ///
-    /// Only one such task runs, and it ends when at most one call waits to ask.
+    /// At most one such task runs. It ends when at most one call waits to ask.
     pub(super) is_front_watched: bool,
 }
 
 impl<D> LocalLocks<D> {
-    /// Returns the local lock of a name, made if there is none.
+    /// Returns the local lock of a name. Creates it if there is none.
     ///
-    /// The reference counts as a user from before the map's shard is unlocked, so the local lock cannot be removed
+    /// The reference counts as a user before the map's shard is unlocked, so the local lock cannot be removed in
     /// between.
     pub(crate) fn enter(&self, key: LocalKey) -> LocalLockRef<D> {
         let (side, key) = parts(key);
@@ -97,7 +97,7 @@ impl<D> LocalLocks<D> {
         LocalLockRef::to(&local.or_insert_with(|| LocalLock::new(home())), side)
     }
 
-    /// Returns the local lock of a name, if it is in use. For looks that should not make one.
+    /// Returns the local lock of a name, if it is in use. For reads that should not create one.
     pub(crate) fn find(&self, key: LocalKey) -> Option<LocalLockRef<D>> {
         let (side, key) = parts(key);
         Some(LocalLockRef::to(&*self.0.get(&key)?, side))
@@ -122,7 +122,7 @@ impl<D> LocalLocks<D> {
     }
 }
 
-/// Returns the side that a key is of, and the key under which both sides are found.
+/// Returns the side of a key, and the key under which the map has both sides.
 fn parts(key: LocalKey) -> (Side, LocalKey) {
     let side = match key.is_of_readers() {
         true => Side::Shared,
@@ -149,14 +149,14 @@ impl<D> LocalLock<D> {
         })
     }
 
-    /// For looks, and for changes that no call waits for.
+    /// Locks the state for reads, and for changes that no call waits for.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, and wakes the calls that the change concerns.
+    /// Changes the state, and wakes the calls that the change concerns.
     ///
-    /// Wakes them when the mutex is free again: a waker may run any code, such as a poll that comes back here.
+    /// Wakes them after the mutex is unlocked: a waker may run any code, such as a poll that comes back here.
     pub(super) fn change<T>(&self, step: impl FnOnce(&mut State<D>) -> T) -> T {
         let mut state = self.lock();
         let value = step(&mut state);
@@ -167,9 +167,9 @@ impl<D> LocalLock<D> {
     }
 }
 
-/// A local lock in use, seen from one side. The last reference to go removes it, unless an owner holds the lock.
+/// A reference to a local lock, for one side. Dropping the last one removes the local lock, unless an owner holds it.
 ///
-/// For a lock that is not of two sides, all calls are on the exclusive one.
+/// All calls of a lock without two sides are on the exclusive one.
 #[derive(Debug)]
 pub(crate) struct LocalLockRef<D> {
     local: Arc<LocalLock<D>>,
@@ -194,14 +194,14 @@ impl<D> LocalLockRef<D> {
 
     /// Returns the hold of this owner, if it can be trusted.
     ///
-    /// That is one whose deadline has not passed. Other calls of the owner re-enter it.
+    /// Its deadline has not passed. Other calls of the owner re-enter it.
     pub(crate) fn live(&self, owner: &Owner) -> Option<Arc<Hold>> {
         self.lock().owners.of(self.side).live(owner).cloned()
     }
 
-    /// Whether this owner has the lock by the other side.
+    /// Whether this owner has the lock on the other side.
     ///
-    /// A writer may read too. A reader that would write has to be refused, since it would wait for itself.
+    /// A writer may read too. A reader that asks to write has to be refused, since it would wait for itself.
     pub(crate) fn has_other_side(&self, owner: &Owner) -> bool {
         let state = self.lock();
         state.owners.of(self.side.other()).live(owner).is_some()
@@ -209,19 +209,19 @@ impl<D> LocalLockRef<D> {
 
     /// Whether an owner here holds the lock and has a guard of it.
     ///
-    /// Then the front need not ask: it is woken by the end of the hold. A hold that was left to its owner does not
+    /// If so, the front need not ask, since the end of the hold wakes it. A hold that was left to its owner does not
     /// count: the owner may release it through another process.
     pub(crate) fn is_held_here(&self) -> bool {
         self.lock().is_held(self.side)
     }
 
-    /// Returns a hold of the lock here, on either side. For people: it may have ended by the time that they read.
+    /// Returns a hold of the lock here, on either side. For messages to people: it may have ended before they read it.
     pub(crate) fn holder(&self) -> Option<Arc<Hold>> {
         let holds = self.lock().all_holds();
         holds.into_iter().find(|hold| hold.is_live())
     }
 
-    /// Whether a hold here is renewed, so that its loss is noticed without being looked for.
+    /// Whether a hold here is renewed. A renewal notices its loss without further checks.
     pub(crate) fn is_renewed_here(&self) -> bool {
         let state = self.lock();
         let mut holds = state.owners.of(self.side).holds();
@@ -230,21 +230,21 @@ impl<D> LocalLockRef<D> {
 
     /// Returns the holds of the other side of a read-write lock here.
     ///
-    /// A writer excludes all readers but its owner's, so others among them show that one of the two was taken away.
+    /// A writer excludes all readers but its owner's. Any others show that one of the two was taken away.
     pub(crate) fn held_by_other_side(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let holds = state.owners.of(self.side.other()).holds();
         holds.cloned().collect()
     }
 
-    /// Notes a hold that was granted. Returns the other holds, which it displaces and which are given back. On the
-    /// shared side, that is at most an older hold of the same owner.
+    /// Enters a hold that was granted. Returns the holds that it displaces, for the caller to give back. On the shared
+    /// side, that is at most an older hold of the same owner.
     ///
-    /// Called in one step without an await with the grant. The caller reports the displaced holds as lost: as a
-    /// rule, the server would not have granted the lock if they stood.
+    /// Called in one step, without an await, with the grant. The caller reports the displaced holds as lost: normally,
+    /// the server would not have granted the lock if they stood.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let (displaced, gone) = self.change(|state| {
-            // The server has granted the lock: what was left here was gone.
+            // The server has granted the lock, so the record of the handoff here is gone.
             let left = state.left.take(self.side);
             let others: Vec<_> = state.owners.exclusive.holds().cloned().collect();
             let older = state.put(self.side, hold);
@@ -259,16 +259,16 @@ impl<D> LocalLockRef<D> {
                 }
             }
         });
-        // Outside the mutex: it may be the last reference to a hold, or an `Undo`.
+        // Dropped outside the mutex: it may be the last reference to a hold, or an `Undo`.
         drop(gone);
         displaced
     }
 
-    /// Notes the hold that `join` makes for an owner by the record that readers may join. Returns `None` if there is no
-    /// such record, if another call of this owner holds or asks for the lock, or if a writer of this process has the
+    /// Enters the hold that `join` makes for an owner from the record that readers may join. Returns `None` if there is
+    /// no such record, if another call of this owner holds or asks for the lock, or if a writer of this process has the
     /// lock or goes first.
     ///
-    /// `join` runs under the mutex, in one step with noting its hold.
+    /// `join` runs under the mutex, in one step with entering its hold.
     pub(crate) fn join(
         &self,
         owner: &Owner,
@@ -278,9 +278,9 @@ impl<D> LocalLockRef<D> {
         self.change(|state| {
             let writers = state.queue.standing(Side::Exclusive);
             let goes_behind = yields_to == YieldsTo::AnyWriter && writers > 0
-                // A second hold of one owner would be a re-entry, which the server has to count.
+                // A second hold of one owner is a re-entry, which the server has to count.
                 || state.owners.shared.is_engaged(owner)
-                // An owner that writes may read too, by a record that nobody else joins.
+                // An owner that writes may read too, but nobody else joins the record of that.
                 || state.owners.exclusive.holds().any(|hold| hold.is_live());
             if goes_behind {
                 return None;
@@ -291,11 +291,10 @@ impl<D> LocalLockRef<D> {
         })
     }
 
-    /// Returns how long a request for the lock takes, if another owner here has the lock in a way that excludes this
-    /// owner.
+    /// Returns how long a request for the lock takes, if another owner here has the lock and so excludes this owner.
     ///
-    /// A call that asks within that time is refused; one that waits for it may find the release on its way, and asks
-    /// behind.
+    /// A call that asks within that time is refused. One that waits for that time may find the release in flight, and
+    /// asks behind it.
     pub(crate) fn is_taken_for(&self, owner: &Owner) -> Option<Duration> {
         let state = self.lock();
         let readers = state
@@ -310,10 +309,10 @@ impl<D> LocalLockRef<D> {
         others.chain(left).map(|hold| hold.record.trip()).max()
     }
 
-    /// Returns the holds here that have this record, to confirm or end them together.
+    /// Returns the holds here with this record, to confirm or end them together.
     pub(crate) fn having(&self, record: &Arc<Record>) -> Vec<Arc<Hold>> {
         let state = self.lock();
-        // The joinable hold may have ended. Holds that join its record begin with what is confirmed for it.
+        // The joinable hold may have ended, but holds that join its record start with what is confirmed for it.
         let all = state.owners.of(self.side).holds().chain(&state.joinable);
         all.filter(|hold| Arc::ptr_eq(&hold.record, record))
             .cloned()
@@ -322,12 +321,12 @@ impl<D> LocalLockRef<D> {
 
     /// Removes a hold that has ended, and tells the front.
     ///
-    /// The caller has seen to what is owed for it.
+    /// The caller has dealt with what is owed for it.
     pub(crate) fn forget(&self, hold: &Arc<Hold>) {
         drop(self.change(|state| state.remove(self.side, hold)));
     }
 
-    /// Tells the front that something has happened that it may wait for, so that it asks again.
+    /// Makes the front ask again, after an event that it may be waiting for.
     pub(crate) fn stir(&self) {
         self.change(|state| state.queue.stir_first(self.side));
     }
@@ -337,10 +336,10 @@ impl<D> LocalLockRef<D> {
         u32::try_from(self.lock().queue.standing(self.side)).unwrap_or(u32::MAX)
     }
 
-    /// Takes out the handoff, and keeps every hold of this side from passing its record on from now on. Returns the
-    /// handoff and the holds.
+    /// Takes out the handoff, and makes every hold of this side keep its record from now on. Returns the handoff and
+    /// the holds.
     ///
-    /// For a release by force: what is passed on in memory now would outlive it unseen.
+    /// For a release by force, which a record passed on in memory would survive unnoticed.
     pub(crate) fn stop_passing(&self) -> (Option<Handoff<D>>, Vec<Arc<Hold>>) {
         let mut state = self.lock();
         let holds = state.owners.of(self.side).holds().cloned();
@@ -348,15 +347,15 @@ impl<D> LocalLockRef<D> {
         (state.left.take(self.side), holds)
     }
 
-    /// Runs `step` on what decides whether it is this process's turn.
+    /// Runs `step` on the state that decides whether other processes go first.
     ///
-    /// Wakes nobody, since no call waits here for what it changes.
+    /// Wakes nobody, since no call waits for such a change.
     pub(crate) fn turns<T>(&self, step: impl FnOnce(&mut Turns) -> T) -> T {
         step(&mut self.lock().turns)
     }
 
-    /// Returns when the first call came that waits for what this owner has, and its owner. That is not known of calls
-    /// that cannot take a lock again: those for plain locks, and for several locks at once.
+    /// Returns the arrival time and the owner of the first call that waits for this owner's hold. The owner is unknown
+    /// for calls that cannot re-enter: those for plain locks, and for several locks at once.
     pub(super) fn first_behind(&self, holder: &Owner) -> Option<(BootInstant, Option<Owner>)> {
         let state = self.lock();
         let excludes = |side| Side::Exclusive == self.side || Side::Exclusive == side;
@@ -369,14 +368,15 @@ impl<D> LocalLockRef<D> {
         })
     }
 
-    /// Returns when a writer that asks now counts as come: not before the readers that asked before it.
+    /// Returns the arrival time of a writer that asks now: `came`, or later if readers that arrived later have asked
+    /// before it.
     pub(crate) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         self.lock().queue.behind_readers(came)
     }
 }
 
 impl<D> State<D> {
-    /// Returns the holds of both sides, those included that cannot be trusted any more.
+    /// Returns the holds of both sides, including those that can no longer be trusted.
     pub(super) fn all_holds(&self) -> Vec<Arc<Hold>> {
         let both = self.owners.both().flat_map(Owners::holds);
         both.cloned().collect()
@@ -388,16 +388,16 @@ impl<D> State<D> {
         holds.any(|hold| hold.is_live() && hold.is_guarded())
     }
 
-    /// Notes a hold of its owner, and tells the owner's other calls. Returns the hold before it.
+    /// Enters a hold of its owner, and tells the owner's other calls. Returns the hold before it.
     pub(super) fn put(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         let older = self.owners.of_mut(side).put(hold);
         self.tell(&hold.owner, LocalQueue::stir);
         older
     }
 
-    /// Tells the calls of this owner that wait for something.
+    /// Tells the waiting calls of this owner.
     ///
-    /// On both sides, since an owner that writes may have calls that wait to read.
+    /// Includes both sides, since an owner that writes may have calls that wait to read.
     pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut LocalQueue, Ticket)) {
         for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
@@ -406,10 +406,10 @@ impl<D> State<D> {
         }
     }
 
-    /// Removes a hold that has ended, and tells the front. For readers, the front is told when their record is given
-    /// back.
+    /// Removes a hold that has ended, and tells the front. Of readers, the front is told only when their record is
+    /// given back.
     ///
-    /// Returned rather than dropped, since the caller has the mutex.
+    /// The hold is returned rather than dropped, since the caller has the mutex.
     pub(super) fn remove(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         if side == Side::Exclusive {
             self.queue.stir_first(side);
@@ -418,12 +418,12 @@ impl<D> State<D> {
     }
 }
 
-/// Which writers a reader lets go first before it joins other readers.
+/// The writers that a reader lets go first, before it joins other readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum YieldsTo {
     /// All calls that wait in this process to write.
     AnyWriter,
-    /// No more writers: those that came before have gone.
+    /// No writers: those that came before have gone.
     Nobody,
 }
 
@@ -435,7 +435,7 @@ impl<D> Clone for LocalLockRef<D> {
 
 impl<D> Drop for LocalLockRef<D> {
     fn drop(&mut self) {
-        // Fails for the last reference, which has to go under the lock of the shard.
+        // Fails for the last reference, which has to be dropped under the lock of the shard.
         let others = |users: usize| (users > 1).then(|| users - 1);
         let users = &self.local.users;
         if users
@@ -445,7 +445,7 @@ impl<D> Drop for LocalLockRef<D> {
             return;
         }
         let (local_locks, key) = &self.local.home;
-        // Otherwise the client is gone.
+        // If not, the client is gone.
         if let Some(local_locks) = local_locks.upgrade() {
             local_locks.remove_if(key, |_, local| {
                 let is_last = local.users.fetch_sub(1, Ordering::Relaxed) == 1;
@@ -475,7 +475,7 @@ mod tests {
     /// In all orders.
     static JOINED: AtomicU64 = AtomicU64::new(0);
 
-    /// A server with one lock that can be read by, and the readers of a process.
+    /// A server with one read lock, and the readers of a process.
     struct Model {
         /// The acquisition ids that the server records.
         records: Mutex<BTreeSet<String>>,
@@ -485,7 +485,7 @@ mod tests {
         local: LocalLockRef<Owing>,
     }
 
-    /// What is undone on that server when it is dropped.
+    /// Something to undo on that server: done when dropped.
     struct Owing(Arc<Model>, Arc<Record>);
 
     impl Drop for Owing {
@@ -546,7 +546,7 @@ mod tests {
             self.records.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// Reads as a reader does: joins the others, or else comes to the front and joins, takes over what was left, or
+        /// Reads as a reader does: joins the others, or else comes to the front and joins, takes over a handoff, or
         /// asks.
         async fn read(self: &Arc<Self>) -> Reading {
             let owner = Owner::unique();
@@ -607,7 +607,7 @@ mod tests {
             }
         }
 
-        /// Waits until the task that watches what was left has given back what it took out.
+        /// Waits until the task that watches handoffs has given back what it took out.
         async fn settled(&self) {
             for _ in 0..1_000 {
                 if self.server().is_empty() {

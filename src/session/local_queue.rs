@@ -1,16 +1,15 @@
-//! The calls of this process that wait for a lock: which of them asks the server, and which to wake.
+//! The local queue: the calls of this process that wait for a lock, which of them asks the server, and which to wake.
 //!
-//! This module only decides. The caller has the mutex of the local lock, and wakes the others when the mutex is free
-//! again.
+//! This module only decides. The caller has the mutex of the local lock, and wakes the others after unlocking it.
 //!
 //! # Invariants
 //!
-//! 1. Of the calls that want the lock alone, the first asks. Of the readers, the first asks for all of them, and the
-//!    others join its grant. As their roles say, neither comes to ask past the first of the other side if that one came
-//!    before and has not asked; this holds for at most a second. A call with `Role::Beside` asks when it likes.
-//! 2. A call that has come to the front stays there until it leaves, or until others go first because nobody polls it.
-//! 3. A call that nobody polls, and that has not come to the front, is set aside: it comes to no front until it is
-//!    polled again, and then has its old place.
+//! 1. Of the calls that want the lock alone, the first asks. Of the readers, the first asks for all, and the others
+//!    join its grant. Depending on its role, neither asks before the first of the other side if that one came earlier
+//!    and has not asked; this lasts for at most a second. A call with `Role::Beside` asks whenever it likes.
+//! 2. A call that has come to the front stays there until it leaves, or until others go first because it is not polled.
+//! 3. A call that is not polled and has not come to the front is set aside. When it is polled again, it gets back its
+//!    old place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{replace, take};
@@ -18,12 +17,12 @@ use std::task::Waker;
 
 use crate::clock::BootInstant;
 
-/// How a call wants the lock. Most kinds are never shared.
+/// Whether a call wants the lock alone. Most kinds are never shared.
 ///
-/// A read-write lock has two sides with one queue, so that their calls can keep the order of arrival among each other.
+/// The two sides of a read-write lock share one queue, so that their calls can keep the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Nobody else may have the lock. Also all calls of locks that are not shared.
+    /// Nobody else may have the lock. All calls of locks without two sides are of this side.
     Exclusive,
     /// Others of this side may have it too.
     Shared,
@@ -67,7 +66,7 @@ impl<T> Sides<T> {
 
 /// What a call waits for.
 ///
-/// Set when the call arrives. It only changes towards less waiting: see [`LocalQueue::goes_beside`] and
+/// Set when the call arrives. Changes only towards less waiting: see [`LocalQueue::goes_beside`] and
 /// [`LocalQueue::keeps_no_order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -75,15 +74,15 @@ pub(crate) enum Role {
     InQueue,
     /// Its turn to ask, behind the calls of the other side that came before.
     ///
-    /// At most for as long as the caller lets it wait.
+    /// For at most as long as the caller lets it wait.
     InOrder,
     /// Its turn to ask, behind all calls of the other side.
     Behind,
-    /// An answer: it asks when it likes.
+    /// Only the server's answer: it asks whenever it likes, beside the queue.
     Beside,
-    /// Something that happens here. It asks nobody.
+    /// An event in this process. It asks nobody, and stands apart from the queue.
     ///
-    /// Such as the end of a turn to ask, or a hold of its owner.
+    /// For example the end of a turn to ask, or a hold of its owner.
     Apart,
 }
 
@@ -94,12 +93,12 @@ impl Role {
     }
 }
 
-/// A place in the local queue. Tickets stand in the order of arrival.
+/// The number of a call in the local queue. Tickets ascend in the order of arrival.
 ///
-/// Never used again within one local lock.
+/// Never reused within one local lock.
 pub(super) type Ticket = u64;
 
-/// The calls that wait for one lock, of both sides.
+/// The calls that wait for one lock, on both sides.
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
     /// The ticket that was given out last.
@@ -108,37 +107,35 @@ pub(super) struct LocalQueue {
     waiters: BTreeMap<Ticket, Waiter>,
     /// The calls that wait for their turn, or have it.
     ///
-    /// A subset of the waiters. The first of each set is the next to ask.
+    /// A subset of the waiters. The first of each set asks next.
     in_queue: Sides<BTreeSet<Ticket>>,
-    /// The call that has come to the front of each side. Not always the first in the set: one that was set aside may
-    /// come back before it.
+    /// The call that has come to the front of each side. Not always the first in the set, since one that was set aside
+    /// may return ahead of it.
     front: Sides<Option<Ticket>>,
-    /// The calls that ask when they like. They are told of what the front is told of, and stand in nobody's way.
+    /// The calls that ask whenever they like. They are woken along with the front, and block nobody.
     beside: Sides<BTreeSet<Ticket>>,
     /// The calls that were set aside. Each is in no other set until it is polled.
     aside: BTreeSet<Ticket>,
-    /// The readers up to this one keep no writer from asking: one of them has asked for all, and the server keeps the
-    /// order.
+    /// Readers up to this ticket block no writer: one of them has asked for all, and the server keeps the order.
     asked: Ticket,
-    /// Those readers came before this instant, by the server's account.
+    /// Those readers came before this instant, according to the server.
     readers_came: Option<BootInstant>,
-    /// Collected during a step, and handed to the caller at its end by [`move_up`](Self::move_up).
+    /// Collected during a step. [`move_up`](Self::move_up) returns them at its end.
     wakers: Wakers,
 }
 
-/// What is to be done when the mutex is free.
+/// The wakers to wake and to drop once the mutex is unlocked.
 #[derive(Debug, Default)]
 #[must_use = "nobody is woken if it is dropped"]
 pub(super) struct Wakers {
-    /// Of calls for which something has happened.
+    /// Of calls that something has happened for.
     woken: Vec<Waker>,
-    /// Wakers of calls that have gone. A waker may run any code when it is dropped, so they are not dropped under the
-    /// mutex.
+    /// Of calls that have gone. Dropping a waker may run any code, so it must not happen under the mutex.
     gone: Vec<Waker>,
 }
 
 impl Wakers {
-    /// Wakes the calls, and drops the other wakers. To be called without the mutex.
+    /// Wakes the calls, and drops the other wakers. Must be called without the mutex.
     pub(super) fn wake(self) {
         self.woken.into_iter().for_each(Waker::wake);
     }
@@ -147,30 +144,30 @@ impl Wakers {
 /// A call that waits.
 #[derive(Debug)]
 struct Waiter {
-    /// Fixed: a call that wants the other side is another call.
+    /// Fixed for the life of the call.
     side: Side,
     /// What it waits for at present.
     role: Role,
     /// When it came.
     came: BootInstant,
-    /// It has come to the front.
+    /// Whether it has come to the front.
     ///
-    /// Stays set until it leaves: invariant 2.
+    /// Stays set until it leaves, by invariant 2.
     is_first: bool,
-    /// Something has happened since it looked.
+    /// Whether something has happened since it last looked.
     ///
-    /// Kept until the call looks, so that nothing is lost between two polls.
+    /// Stays set until the call looks, so that nothing is lost between two polls.
     is_stirred: bool,
-    /// When it was last polled, or the instant before which it has no reason to be polled.
+    /// When it was last polled, or a later instant until which it need not be polled.
     ///
-    /// A call that asks the server is polled for its answer and not here, for as long as the request may take.
+    /// While a request is in flight, the call is polled for the answer and not here.
     alive: BootInstant,
-    /// What to wake it by. Taken when it is woken: the next poll brings another.
+    /// Its waker. Taken when the call is woken; the next poll brings another.
     waker: Option<Waker>,
 }
 
 impl LocalQueue {
-    /// Adds a call at the end. It does not come to the front before [`move_up`](Self::move_up).
+    /// Adds a call at the end. It comes to the front no earlier than [`move_up`](Self::move_up).
     pub(super) fn stand(&mut self, side: Side, role: Role) -> Ticket {
         self.last += 1;
         let ticket = self.last;
@@ -182,7 +179,7 @@ impl LocalQueue {
             side,
             role,
             came,
-            // It asks when it likes, so it never has to come to the front.
+            // It asks whenever it likes, so it need not come to the front.
             is_first: role == Role::Beside,
             is_stirred: false,
             alive: came,
@@ -192,8 +189,7 @@ impl LocalQueue {
         ticket
     }
 
-    /// Removes a call, wherever it stands. Whoever is first after it comes to the front by the next
-    /// [`move_up`](Self::move_up).
+    /// Removes a call, wherever it stands. The next [`move_up`](Self::move_up) brings its successor to the front.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         self.withdraw(ticket);
         if let Some(waiter) = self.waiters.remove(&ticket) {
@@ -201,7 +197,7 @@ impl LocalQueue {
         }
     }
 
-    /// Returns every call that waits for anything, with its side and when it came, in the order of arrival.
+    /// Returns every waiting call with its side and arrival time, in the order of arrival.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = (Ticket, Side, BootInstant)> {
         let waiters = self.waiters.iter();
         waiters.map(|(ticket, waiter)| (*ticket, waiter.side, waiter.came))
@@ -213,28 +209,28 @@ impl LocalQueue {
         in_sets.map(BTreeSet::len).sum::<usize>() + self.aside.len()
     }
 
-    /// Returns how many calls of this side stand in the queue, without those that nobody polls.
+    /// Returns how many calls of this side stand in the queue, not counting those that were set aside.
     pub(super) fn standing(&self, side: Side) -> usize {
         self.in_queue.of(side).len()
     }
 
-    /// Whether the call has come to the front, or asks when it likes.
+    /// Whether the call has come to the front, or asks whenever it likes.
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiters
             .get(&ticket)
             .is_some_and(|waiter| waiter.is_first)
     }
 
-    /// Whether a call of this side may take what is given back here.
+    /// Whether a call of this side may take a handoff.
     ///
     /// A handoff is left only for such a call, which takes it before it asks.
     pub(super) fn has_heir(&self, side: Side) -> bool {
         self.first(side).is_some_and(|first| !self.is_behind(first))
     }
 
-    /// Lets a call ask from now on, whichever calls stand before it. It is in nobody's way any more.
+    /// Lets a call ask from now on, whichever calls stand before it. It blocks nobody any more.
     ///
-    /// For a call that nobody polls, for a reader that has waited long enough, and for an owner that has the other
+    /// For a call that is not polled, for a reader that has waited long enough, and for an owner that has the other
     /// side.
     pub(super) fn goes_beside(&mut self, ticket: Ticket) {
         self.withdraw(ticket);
@@ -245,18 +241,18 @@ impl LocalQueue {
         }
     }
 
-    /// Lets others go before a call that has not come to the front, and that nobody polls. It keeps its place for when
-    /// it is polled again.
+    /// Lets others go before a call that is not polled and has not come to the front. It gets its place back when it is
+    /// polled again.
     ///
-    /// To be called in one step with finding that nobody has polled it: a poll before that would go unnoticed.
+    /// Must be called in one step with the check that it was not polled, or a poll in between would go unnoticed.
     pub(super) fn sets_aside(&mut self, ticket: Ticket) {
         self.withdraw(ticket);
         self.aside.insert(ticket);
     }
 
-    /// Ends a call's wait for those of the other side.
+    /// Ends a call's wait for the calls of the other side.
     ///
-    /// From then on it stands only behind the calls of its own side.
+    /// From then on it waits only for the calls of its own side.
     pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
             && waiter.role.waits_for_other_side()
@@ -265,26 +261,26 @@ impl LocalQueue {
         }
     }
 
-    /// Notes that a reader at the front has asked, also for the readers behind it up to the next writer: from now on
-    /// the server keeps the order. If the reader was refused, the server dates it before `latest`.
+    /// Notes that a reader at the front has asked, on behalf of the readers behind it up to the next writer. From now
+    /// on, the server keeps the order. If the reader was refused, the server dates it before `latest`.
     pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<BootInstant>) {
         let readers = &self.in_queue.shared;
         if !readers.contains(&ticket) {
             return;
         }
-        // Readers behind a writer have not been asked for: they have to wait for it.
+        // It has not asked for readers behind a writer, which have to wait for that writer.
         let behind = self.next(Side::Exclusive).unwrap_or(Ticket::MAX);
         let last = readers.range(..behind).next_back();
         self.asked = last.copied().unwrap_or(ticket).max(ticket);
         self.readers_came = self.readers_came.max(latest);
     }
 
-    /// Returns when a writer counts as come: not before the readers that asked before it.
+    /// Returns the arrival time of a writer: `came`, or later if readers that arrived later have asked before it.
     pub(super) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         came.max(self.readers_came.unwrap_or(came))
     }
 
-    /// Notes the waker to wake when something happens. The call is being polled, and has no request on its way.
+    /// Notes the waker for the next event. The call is being polled, and has no request in flight.
     pub(super) fn waits(&mut self, ticket: Ticket, waker: Option<Waker>) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = BootInstant::now();
@@ -299,23 +295,23 @@ impl LocalQueue {
         }
     }
 
-    /// Notes that the call is being polled, and may not be polled again before `until`.
+    /// Notes that the call is being polled, and need not be polled again before `until`.
     pub(super) fn is_alive(&mut self, ticket: Ticket, until: BootInstant) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(until);
         }
     }
 
-    /// Whether something has happened since the call last asked this.
+    /// Whether something has happened since the last check.
     ///
-    /// Looking takes it as known.
+    /// Clears the flag.
     pub(super) fn is_stirred(&mut self, ticket: Ticket) -> bool {
         self.waiters
             .get_mut(&ticket)
             .is_some_and(|waiter| take(&mut waiter.is_stirred))
     }
 
-    /// Tells a call that something has happened that it may wait for.
+    /// Wakes a call, after an event that it may be waiting for.
     pub(super) fn stir(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.is_stirred = true;
@@ -323,8 +319,7 @@ impl LocalQueue {
         }
     }
 
-    /// Tells a call that something has happened, but only one that asks nobody: others that wait for their turn have
-    /// nothing to do.
+    /// Wakes a call if its role is `Apart`: calls that wait for their turn have nothing to do.
     pub(super) fn stir_apart(&mut self, ticket: Ticket) {
         let is_apart = |waiter: &Waiter| waiter.role == Role::Apart;
         if self.waiters.get(&ticket).is_some_and(is_apart) {
@@ -332,7 +327,7 @@ impl LocalQueue {
         }
     }
 
-    /// Tells the calls of this side that ask about a change that makes asking worthwhile.
+    /// Wakes the calls of this side that may ask, after a change that makes asking worthwhile.
     pub(super) fn stir_first(&mut self, side: Side) {
         let beside: Vec<_> = self.beside.of(side).iter().copied().collect();
         for ticket in self.first(side).into_iter().chain(beside) {
@@ -342,7 +337,7 @@ impl LocalQueue {
 
     /// Marks the calls that have come to the front, and returns the wakers to wake.
     ///
-    /// To be called at the end of each step that may have changed who is first, before the mutex is released.
+    /// Must be called at the end of each step that may have changed who is first, before the mutex is unlocked.
     pub(super) fn move_up(&mut self) -> Wakers {
         for first in self.firsts() {
             if self.may_ask(first)
@@ -356,8 +351,8 @@ impl LocalQueue {
         take(&mut self.wakers)
     }
 
-    /// Wakes the calls at the front and those that have `lent` an undo, wherever they stand; with `everyone`, all that
-    /// stand in the queue. So they show that they are polled. Returns all of them.
+    /// Wakes the calls at the front and those that have `lent` an undo, wherever they stand; with `everyone`, all calls
+    /// in the queue. A poll in response shows that they are polled. Returns the calls.
     ///
     /// A call that is polled answers by [`waits`](Self::waits) or [`is_alive`](Self::is_alive).
     pub(super) fn poke(
@@ -377,8 +372,8 @@ impl LocalQueue {
         poked
     }
 
-    /// Returns those of `poked` that nobody has polled since `since`, if that keeps others waiting: if one of them has
-    /// come to the front, and any other call waits.
+    /// Returns those of `poked` that nobody has polled since `since`, if they keep others waiting: one of them has come
+    /// to the front, and another call waits.
     pub(super) fn unpolled(&self, poked: &BTreeSet<Ticket>, since: BootInstant) -> Vec<Ticket> {
         let is_unpolled = |it: &Ticket| self.waiters.get(it).is_some_and(|it| it.alive < since);
         let unpolled = poked.iter().copied().filter(is_unpolled);
@@ -394,9 +389,9 @@ impl LocalQueue {
         self.len() > 1
     }
 
-    /// Whether the first call of a side comes to the front now, or has done so.
+    /// Whether the first call of a side has come to the front or comes there now.
     fn may_ask(&self, first: Ticket) -> bool {
-        // A call that has come to the front stays there, whichever calls come on the other side.
+        // A call at the front stays there, whichever calls come on the other side.
         self.is_first(first) || !self.is_behind(first)
     }
 
@@ -406,14 +401,15 @@ impl LocalQueue {
             // It has left.
             return true;
         };
-        // With another preference than this writer's, the first reader may wait for all writers: neither would ask.
+        // If its preference differs from this writer's, the first reader may wait for all writers. Then neither would
+        // ask.
         let lets_go_first = |it: &Ticket| {
             self.waiters
                 .get(it)
                 .is_some_and(|it| it.role == Role::Behind)
         };
         let other = match waiter.side {
-            // Readers that have asked have their place on the server, so a writer may ask behind them.
+            // Readers that have asked have a place on the server, so a writer may ask behind them.
             Side::Exclusive => self
                 .next(Side::Shared)
                 .filter(|it| *it > self.asked && !lets_go_first(it)),
@@ -426,12 +422,12 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the call that has come to the front of this side, or is the next to.
+    /// Returns the call at the front of this side, or the next to come there.
     fn first(&self, side: Side) -> Option<Ticket> {
         self.front.of(side).or_else(|| self.next(side))
     }
 
-    /// Returns the call of this side that came before all others that stand in the queue.
+    /// Returns the earliest call of this side in the queue.
     fn next(&self, side: Side) -> Option<Ticket> {
         self.in_queue.of(side).first().copied()
     }
@@ -441,7 +437,7 @@ impl LocalQueue {
         firsts.into_iter().flatten()
     }
 
-    /// Takes a call out of the set that it is in.
+    /// Takes a call out of its set.
     fn withdraw(&mut self, ticket: Ticket) {
         let Some(&Waiter { side, role, .. }) = self.waiters.get(&ticket) else {
             return;
@@ -453,7 +449,7 @@ impl LocalQueue {
         self.front.of_mut(side).take_if(|front| *front == ticket);
     }
 
-    /// Returns the set that a call with this role stands in, if it asks at all.
+    /// Returns the set for calls with this role, if they ask at all.
     fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
         match role {
             Role::InQueue | Role::InOrder | Role::Behind => Some(self.in_queue.of_mut(side)),
@@ -615,11 +611,11 @@ mod tests {
     }
 
     proptest! {
-        /// Some call always asks, and none asks past a call of the other side that came before and has not asked.
+        /// Some call always asks, and none overtakes a call of the other side that came before and has not asked.
         #[test]
         fn line_moves_up_in_order(events in vec(event(), 0..40)) {
             let mut queue = LocalQueue::default();
-            // The calls in the queue, with their sides, and those that nobody polls.
+            // The calls in the queue with their sides, and those that nobody polls.
             let mut standing: Vec<(Ticket, Side)> = Vec::new();
             let mut aside: Vec<(Ticket, Side)> = Vec::new();
             // The readers up to this one have asked.

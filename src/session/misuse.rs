@@ -1,5 +1,5 @@
-//! Asks what is at a key where the answer helps people: for the error about a name that is in use for something else, and
-//! for a wait that nothing ends.
+//! Detects two misuses by asking what is at a key: a name that is in use for something else, and a wait that nothing
+//! ends.
 
 use std::pin::pin;
 
@@ -12,9 +12,9 @@ use crate::name::LockName;
 use crate::protocol::key_kind::{self, KeyKind};
 
 impl Session {
-    /// Has an error of the kind `WrongKind` say what is there instead, if the server tells.
+    /// Adds to an error of the kind `WrongKind` what is there instead, if the server tells.
     ///
-    /// Asked once the call has failed, so that no other call pays for it: a server that refuses a command names no type.
+    /// Asks only after the call has failed, so that no other call pays for it. The refusal itself names no type.
     pub(super) async fn explained<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         let key = match &done {
             Err(error) => error.misused().cloned(),
@@ -29,8 +29,8 @@ impl Session {
         })
     }
 
-    /// Waits for permits, and tells once if that takes longer than the client's `long_wait` and nobody has set their
-    /// number: such a wait does not end by a release.
+    /// Waits for permits. Warns once if that takes longer than the client's `long_wait` and nobody has set their
+    /// number, since no release ends such a wait.
     pub(crate) async fn tell_if_unset<T>(
         &self,
         name: &LockName,

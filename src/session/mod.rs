@@ -6,7 +6,7 @@
 //!    client was connected. Calls may run on any runtime, or on none.
 //! 2. Closing: `close` was called, the last [`ClientHandle`] was dropped, or a task ended by itself. No call begins any
 //!    more, every hold is lost here, and what the servers have of this client is released.
-//! 3. Closed: that is done, or its time was up, or the runtime has ended. What still waits for a task fails now.
+//! 3. Closed: that is done, or its time is up, or the runtime has ended. Calls that still wait for a task fail now.
 //!
 //! # Invariants
 //!
@@ -194,7 +194,7 @@ impl Session {
         Ok(ClientHandle(session))
     }
 
-    /// Refuses a name whose keys a cluster would keep in several slots, if the servers are one.
+    /// Returns `Err` for a name whose keys are in several slots, if the servers are a cluster.
     pub(crate) fn ensure_placed(&self, name: &LockName) -> Result<(), Error> {
         match self.backend.is_clustered() {
             true => name.ensure_one_slot(),
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    /// Returns what tells people which client this is.
+    /// Returns the name by which people know this client.
     pub(crate) fn label(&self) -> &str {
         label::split(&self.client_name).0.unwrap_or_default()
     }
@@ -342,12 +342,12 @@ impl Session {
         }
     }
 
-    /// Waits for this call's turn at a lock that other calls of this process have first, without a request to a server.
-    /// Returns `None` if the turn does not come within the limit, or an error if the server of `name` is silent by then.
-    /// Without a name, for a lock on several servers, of which some may be silent, there is no such error. The caller
-    /// pins `turn`: many calls wait here, and each copy of the future would be kept as long.
+    /// Waits, without a request to a server, for this call's turn behind other calls of this process. Returns `None` if
+    /// the turn does not come within the limit, or an error if the server of `name` is silent by then. A lock on
+    /// several servers passes no name, since some of them may be silent. The caller pins `turn`: many calls wait here,
+    /// and each would keep its copy of the future.
     ///
-    /// `turn` comes by memory alone. It is polled before the timer, so a turn that came in the last moment is taken.
+    /// `turn` involves no server. It is polled before the timer, so a turn that comes at the last moment is taken.
     #[allow(
         clippy::manual_async_fn,
         reason = "an async function keeps its arguments twice"

@@ -1,16 +1,17 @@
-//! Decides what is told of outages and losses, so that an operator reads a few lines however many locks there are.
+//! Decides what to log about outages and lost locks, so that an operator reads a few lines, however many locks there
+//! are.
 //!
-//! An outage of a server is told when it begins and when it is over, each time with the first names of the locks that
-//! it concerns, and how many there are. Of the locks that are lost, the first is told at once. The others are told
-//! together: those of an outage with its end, those of no outage a second later.
+//! An outage of a server is logged when it begins and when it is over. Each line has the number of the locks concerned,
+//! and the names of the first. The first lost lock is logged at once. The others are logged together: with the end of
+//! their outage, or a second later if there is none.
 //!
 //! # Invariants
 //!
-//! 1. Whatever is counted here is told later, or the client was closed before.
-//! 2. An outage is over when the server has answered for [`SETTLED`]. Checks find by then what it lost, and an outage
-//!    that comes back meanwhile is the same one.
-//! 3. A server that fails again and again makes fewer lines each time: after each outage that follows another one
-//!    within [`LONGEST_SETTLED`], it has to answer for twice as long.
+//! 1. Whatever is counted here is logged later, unless the client closes first.
+//! 2. An outage is over once the server has answered for [`SETTLED`]. By then, checks have found what it lost. A new
+//!    silence within that time continues the outage.
+//! 3. A server that fails again and again is logged less and less often. If an outage begins within [`LONGEST_SETTLED`]
+//!    of the last one's end, the server has to answer for twice as long before it is over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,29 +20,30 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// How many names are shown.
+/// How many names a line shows.
 const SHOWN: usize = 3;
-/// How long a server has to answer until its first outage counts as over, and for how long losses are gathered.
+/// How long a server has to answer before its first outage is over. Losses are gathered for as long.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The longest that a server has to answer until an outage counts as over.
+/// The longest time that a server has to answer before an outage is over.
 const LONGEST_SETTLED: Duration = Duration::from_secs(60);
 
-/// The number of a server in this process; `None` stands for losses that go with no outage.
+/// The id of a server in this process, or `None` for losses without an outage.
 type Place = Option<u64>;
 
-/// The outages of one client's servers, and the losses that are not told yet.
+/// The outages of one client's servers, and the losses that are not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct OutageLog(Mutex<Outages>);
 
 #[derive(Debug, Default)]
 struct Outages {
-    /// Those that are not told to the end.
+    /// The outages whose end has not been logged.
     open: BTreeMap<Place, Outage>,
-    /// The last one of each server that was: when it was over, and how long the server had to answer for that.
+    /// The last finished outage of each server: when it ended, and how long the server had to answer before it counted
+    /// as over.
     told: BTreeMap<u64, (BootInstant, Duration)>,
 }
 
-/// The first names of locks, and how many there are.
+/// The number of locks, and the names of the first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     first: Vec<Arc<str>>,
@@ -51,12 +53,12 @@ pub(super) struct Names {
 /// One outage, or the losses of one second.
 #[derive(Debug)]
 pub(super) struct Outage {
-    /// The address of the server; empty for losses that go with no outage.
+    /// The address of the server. Empty for losses without an outage.
     pub(super) server: String,
     since: BootInstant,
     /// Since when the server answers again.
     answers_since: Option<BootInstant>,
-    /// How long it has to answer.
+    /// How long it has to answer before the outage is over.
     settles: Duration,
     /// How often the server stopped answering.
     pub(super) silences: u32,
@@ -90,7 +92,7 @@ impl OutageLog {
         }
     }
 
-    /// Notes which servers the locks are on by now: an outage of any other one concerns nobody any more.
+    /// Notes which servers have the locks now. An outage of any other server concerns nobody any more.
     pub(super) fn moved_to(&self, servers: &[u64], now: BootInstant) {
         let mut outages = self.lock();
         outages.told.retain(|server, _| servers.contains(server));
@@ -101,7 +103,7 @@ impl OutageLog {
         }
     }
 
-    /// Counts a lock that was lost. Returns whether to tell it at once.
+    /// Counts a lost lock. Returns whether to log it at once.
     pub(super) fn lost(&self, server: Place, name: &Arc<str>, now: BootInstant) -> bool {
         let open = &mut self.lock().open;
         let place = server.filter(|_| open.contains_key(&server));
@@ -114,7 +116,7 @@ impl OutageLog {
         is_first
     }
 
-    /// Takes out what is to be told at `now`.
+    /// Takes out everything that is to be logged at `now`.
     pub(super) fn take_due(&self, now: BootInstant) -> Vec<Outage> {
         let Outages { open, told } = &mut *self.lock();
         let is_due = |outage: &Outage| outage.due().is_some_and(|due| due <= now);
@@ -133,7 +135,7 @@ impl OutageLog {
         taken.collect()
     }
 
-    /// Returns when something is to be told next.
+    /// Returns when something is next to be logged.
     pub(super) fn next_due(&self) -> Option<BootInstant> {
         self.lock().open.values().filter_map(Outage::due).min()
     }
@@ -159,12 +161,12 @@ impl Outage {
         self.answers_since.map(|since| since.plus(self.settles))
     }
 
-    /// Whether a server was away, and not just locks lost.
+    /// Whether a server was away. Otherwise, only locks were lost.
     pub(super) fn is_of_a_server(&self) -> bool {
         !self.server.is_empty()
     }
 
-    /// Returns the time from when the server stopped answering until it answered for good.
+    /// Returns how long the outage lasted, from the first silence until the server answered for good.
     pub(super) fn lasted(&self) -> Duration {
         self.since.until(self.answers_since.unwrap_or(self.since))
     }

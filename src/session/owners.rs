@@ -1,8 +1,8 @@
-//! What the owners of a lock have and want in this process.
+//! The owners of a lock in this process: their holds and their waiting calls.
 //!
-//! An owner has at most one hold of a side here, and one call that asks for its first level. Its other calls wait until
-//! that has an answer: each carries an acquisition id of its own, and to the server they would be others. Entries exist
-//! only while they say something.
+//! On each side, an owner has at most one hold here, and at most one call that asks for its first level. Its other
+//! calls wait for the answer to that one: each has its own acquisition id, so to the server they would be strangers.
+//! Empty entries are removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ use super::hold::Hold;
 use super::local_queue::Ticket;
 use crate::owner::Owner;
 
-/// What each owner has and wants of one side of a lock.
+/// The holds and calls of all owners, on one side of a lock.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// The hold of each owner that was granted last. It may have ended, or its deadline may have passed, until somebody
-    /// removes it.
+    /// The last granted hold of each owner. It may have ended or passed its deadline, and stays until somebody removes
+    /// it.
     ///
-    /// Apart from the calls: those are many where a crowd waits, and each that leaves looks through the holds.
+    /// Separate from the calls, since these may be many, and each call that leaves goes through the holds.
     holds: HashMap<Owner, Arc<Hold>>,
     calls: HashMap<Owner, Calls>,
-    /// How many times a call has taken the turn to ask for its owner.
+    /// The number of turns to ask that were taken so far.
     turns: u64,
 }
 
-/// The turn to ask for an owner, as the call that has it knows it.
+/// Identifies a turn to ask for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Never the same again for one owner.
+    /// Never reused for one owner.
     number: u64,
-    /// The acquisition id by which the call stands in a server queue, which may take long.
+    /// The acquisition id under which the call stands in a server queue, which may take long.
     ///
-    /// Another call finds out for itself what its owner has.
+    /// Other calls of the owner then ask the server themselves.
     pub(crate) queued: Option<u64>,
 }
 
 /// The calls of one owner.
 #[derive(Debug, Default)]
 struct Calls {
-    /// A call asks the server for this owner's first level. A second call has an acquisition id of its own, to which
-    /// the lock would look busy.
+    /// The turn of the call that asks the server for this owner's first level. A second call would have a different
+    /// acquisition id, to which the lock would look busy.
     ///
     /// Set by [`Owners::claim_turn`], and cleared when the turn is dropped or revoked.
     asking: Option<Claim>,
-    /// The calls that wait for something.
+    /// The waiting calls, in the order of arrival.
     ///
-    /// They are told of a new hold and of the end of the turn. In the order of their arrival.
+    /// They are told of a new hold and of the end of the turn.
     waiting: Vec<Ticket>,
 }
 
 impl Owners {
-    /// Returns the holds of all owners, those included that cannot be trusted any more.
+    /// Returns the holds of all owners, including those that can no longer be trusted.
     pub(super) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
         self.holds.values()
     }
 
     /// Returns the hold of this owner, if it can be trusted.
     ///
-    /// A hold whose deadline has passed is treated like none, whether or not that was noticed yet.
+    /// A hold whose deadline has passed does not count, whether or not anybody has noticed.
     pub(super) fn live(&self, owner: &Owner) -> Option<&Arc<Hold>> {
         self.holds.get(owner).filter(|hold| hold.is_live())
     }
@@ -72,14 +72,14 @@ impl Owners {
         self.calls.get(owner)?.asking
     }
 
-    /// Notes a hold of its owner. Returns the hold before it.
+    /// Enters a hold of its owner. Returns the hold before it.
     pub(super) fn put(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         self.holds.insert(hold.owner.clone(), hold.clone())
     }
 
-    /// Removes a hold. A newer hold of its owner stays.
+    /// Removes a hold, unless its owner has a newer one.
     ///
-    /// The one that was granted after it belongs to another call.
+    /// A newer hold belongs to another call.
     pub(super) fn remove(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         let held = self.holds.get(&hold.owner)?;
         match Arc::ptr_eq(held, hold) {
@@ -102,7 +102,7 @@ impl Owners {
         calls.asking
     }
 
-    /// Notes that the call with this turn stands in a server queue by an acquisition id.
+    /// Notes that the call with this turn stands in a server queue under an acquisition id.
     pub(super) fn queues(&mut self, owner: &Owner, claim: Claim, queued: u64) {
         self.edit(owner, |calls| {
             let mine = calls.asking.iter_mut();
@@ -112,7 +112,7 @@ impl Owners {
         });
     }
 
-    /// Ends this turn to ask, unless another call has taken the turn by now.
+    /// Ends this turn to ask, unless another call has taken the turn since.
     pub(super) fn end_turn(&mut self, owner: &Owner, claim: Claim) {
         self.edit(owner, |calls| {
             calls.asking.take_if(|it| it.number == claim.number);
@@ -138,7 +138,7 @@ impl Owners {
         calls.flat_map(|(owner, calls)| calls.waiting.iter().map(move |ticket| (*ticket, owner)))
     }
 
-    /// Changes the calls of this owner, and forgets them if none is left.
+    /// Changes the calls of this owner, and removes the entry if it is empty.
     fn edit(&mut self, owner: &Owner, change: impl FnOnce(&mut Calls)) {
         if let Some(calls) = self.calls.get_mut(owner) {
             change(calls);

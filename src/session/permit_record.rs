@@ -1,11 +1,10 @@
-//! Permits of this process: taken from a semaphore, or in doubt, and owed back.
+//! The permits of this process: taken from a semaphore or in doubt, and owed back.
 //!
 //! # Invariant
 //!
-//! A permit record stands in the registry from before its permits are asked for until the server has them back, or
-//! until it is known that there is nothing to give back. The code that strikes a permit record out of the registry
-//! while it is still owed sends the request that gives it back. The mark of its permits makes a second such request
-//! harmless.
+//! A permit record stands in the registry from before its permits are requested until the server has them back, or
+//! until nothing is left to give back. Code that removes a record that is still owed sends the request that gives it
+//! back. The request mark makes a second such request harmless.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,40 +27,40 @@ use crate::protocol::sent_over::SentOver;
 
 /// The permits of one call.
 ///
-/// Made before the permits are asked for, and shared by the guard, the registry and the reaper.
+/// Made before the permits are requested, and shared by the guard, the registry and the reaper.
 #[derive(Debug)]
 pub(crate) struct PermitRecord {
     /// Its key in the registry.
     id: u64,
-    /// What identifies the permits on the server: the semaphore, how many, and the mark or ids of this call.
+    /// Identifies the permits on the server: the semaphore, their number, and the mark or ids of this call.
     pub(crate) key: PermitKey,
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
     permits: Arc<PermitRegistry>,
-    /// What the request that takes them is sent over.
+    /// The connection that the request for them is sent over.
     over: SentOver,
     state: Mutex<State>,
 }
 
-/// What is known of the permits of one call.
+/// The state of the permits of one call.
 #[derive(Debug, Default)]
 struct State {
-    /// When the request was sent that took them. `None` if none is known to have done so.
+    /// When the request that took them was sent. `None` if none is known to have taken them.
     granted: Option<BootInstant>,
     /// Since when they count as held, if they do.
     held_since: Option<BootInstant>,
-    /// A request that takes them went unanswered: a copy of it may come after they were returned, and must take
+    /// Whether a request for them went unanswered. A copy of it may arrive after they were returned, and must take
     /// nothing.
     in_doubt: bool,
-    /// How many extensions of the lease were begun, and for how many of them a copy may still be on its way.
+    /// The number of lease extensions begun, and of those of which a copy may still be in flight.
     extensions: u32,
     extensions_in_doubt: u32,
-    /// Decided once, so that every try to give them back says the same.
+    /// Decided once, so that every try to give them back sends the same request.
     how: Option<GiveBack>,
 }
 
 impl PermitRecord {
-    /// Makes the record of permits that are about to be asked for. It is not in the registry yet.
+    /// Makes the record of permits that are about to be requested. It is not in the registry yet.
     pub(crate) fn new(
         key: PermitKey,
         timeout: Duration,
@@ -78,12 +77,12 @@ impl PermitRecord {
         })
     }
 
-    /// Enters the permit record in the registry, before its permits are asked for.
+    /// Enters the permit record in the registry, before its permits are requested.
     ///
     /// From now on they are owed back until the `Undo` is disarmed.
     pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
         self.permits.lock().insert(self.id, self.clone());
-        // All requests before this were answered, or their outcome is noted as unknown.
+        // All earlier requests were answered, or their outcome is noted as unknown.
         self.over.clear();
         Undo::arm(self.clone())
     }
@@ -98,12 +97,12 @@ impl PermitRecord {
         self.lock().granted = Some(sent);
     }
 
-    /// Notes that a call of this client was granted the permits, by a request sent at `sent`: they count as held until
-    /// they are struck out of the registry.
+    /// Notes that a call of this client was granted the permits, by a request sent at `sent`. They count as held until
+    /// they are removed from the registry.
     pub(crate) fn taken(&self, sent: BootInstant) {
         self.granted(sent);
         let records = self.permits.lock();
-        // Unless the client was closed meanwhile, which has given them back.
+        // Unless the client has closed in the meantime and given them back.
         if records.contains_key(&self.id) {
             self.lock().held_since = Some(sent);
             let Self { key, permits, .. } = self;
@@ -125,19 +124,19 @@ impl PermitRecord {
         }
     }
 
-    /// Notes that a request for the permits went unanswered, and may be carried out at any time.
+    /// Notes that a request for the permits went unanswered, and so may run at any time.
     ///
-    /// Cannot be taken back: a later answer says nothing about a copy of the earlier request.
+    /// Is never cleared: a later answer says nothing about a copy of the earlier request.
     pub(crate) fn outcome_unknown(&self) {
         self.lock().in_doubt = true;
     }
 
-    /// Whether a request for the permits may still be carried out.
+    /// Whether a request for the permits may still run.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.lock().in_doubt
     }
 
-    /// Begins an extension. Returns its number, and whether a copy of an earlier one may still be on its way.
+    /// Begins an extension. Returns its number, and whether a copy of an earlier one may still be in flight.
     pub(crate) fn extending(&self) -> (u32, bool) {
         let mut state = self.lock();
         state.extensions += 1;
@@ -147,12 +146,12 @@ impl PermitRecord {
 
     /// Notes that an extension was sent once and answered.
     ///
-    /// Not called for an extension without an answer, or with several sends: a copy of that may come at any time.
+    /// Not called for an extension without an answer, or with several sends, since a copy of it may arrive at any time.
     pub(crate) fn extended(&self) {
         self.lock().extensions_in_doubt -= 1;
     }
 
-    /// Returns the error of permits that were no longer taken when they were returned.
+    /// Returns the error of permits that were gone by the time they were returned.
     pub(crate) fn lost(&self) -> Error {
         let name = self.key.name.key();
         Error::lost(LossReason::Gone).saying(format!(
@@ -178,18 +177,18 @@ impl PermitRecord {
 }
 
 impl Request for PermitRecord {
-    /// Returns the call that gives the permits back, or makes sure that they are never taken.
+    /// Returns the call that gives the permits back, or that ensures that they are never taken.
     ///
-    /// Says the same each time: a server that has carried it out recognizes the copy by its mark.
+    /// The call is the same each time, so a server that has carried it out recognizes a copy by its mark.
     fn call(&self) -> Call<'_> {
         self.key.give_back(self.decide())
     }
 
-    /// Returns the call for permits of which nobody knows whether they were taken, posted behind the request for them:
-    /// it leaves nothing that has to expire. Returns `None` if that is known, or once another call was decided on.
+    /// Returns the call for permits in doubt that is posted behind the request for them. It leaves nothing that has to
+    /// expire. Returns `None` if the permits are not in doubt, or once a different call was decided on.
     ///
-    /// If it has no answer, [`call`](Self::call) follows. Whichever of the two is carried out first gives the permits
-    /// back: both need the mark that taking them has left.
+    /// If it goes unanswered, [`call`](Self::call) follows. Whichever of the two runs first gives the permits back,
+    /// since both need the mark that taking them left.
     fn call_behind(&self) -> Option<Call<'_>> {
         let state = self.lock();
         let is_open = state.granted.is_none() && !state.in_doubt && state.how.is_none();
@@ -199,7 +198,7 @@ impl Request for PermitRecord {
 }
 
 impl Owed for Arc<PermitRecord> {
-    /// Whether all the permits were still there.
+    /// Whether all permits were still there.
     type Answer = bool;
 
     async fn run(&mut self) -> Result<bool, Error> {
@@ -215,7 +214,7 @@ impl Owed for Arc<PermitRecord> {
         Ok(all || answer.repeated)
     }
 
-    /// Written at once where a connection takes it.
+    /// Writes the request at once if a connection takes it.
     fn post(&mut self) {
         // Otherwise `return_all` has sent it already.
         if self.permits.strike(self) {
@@ -231,15 +230,14 @@ impl Owed for Arc<PermitRecord> {
 impl Undo<Arc<PermitRecord>> {
     /// Leaves the permits taken.
     ///
-    /// For permits that are forgotten on purpose: what stands next to the number for their sake is removed in the
-    /// background.
+    /// For permits that are forgotten on purpose. Their request mark on the server is removed in the background.
     pub(crate) fn leave(self) {
         let in_doubt = {
             let state = self.lock();
             state.in_doubt || state.extensions_in_doubt > 0
         };
-        // Permits with a lease are remembered by their ids, unless they are given back before a copy of the request
-        // comes.
+        // Permits with a lease have ids on the server, which recognize a copy of the request unless they are given back
+        // before it.
         if in_doubt || self.key.ids().is_empty() {
             let mark = Arc::new(RequestMark::of(self.key.mark(), in_doubt));
             let end = BootInstant::now().plus(TRIED);
@@ -251,7 +249,7 @@ impl Undo<Arc<PermitRecord>> {
 
 /// Every permit record of a client, by its id.
 pub(crate) struct PermitRegistry {
-    /// Only the one that removes a record here sends what it owes, and must.
+    /// Whoever removes a record, and nobody else, has to send what it owes.
     records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
     backend: Arc<Backend>,
     reaper: Reaper,
@@ -268,14 +266,14 @@ impl PermitRegistry {
         })
     }
 
-    /// Has everything given back in the background.
+    /// Gives everything back in the background.
     ///
     /// Called once, when the client closes.
     pub(super) fn return_all(&self) {
         let owed = std::mem::take(&mut *self.lock());
         for record in owed.into_values() {
             record.ended();
-            // The call that asks for them may still be under way, and send its request again behind this.
+            // The call for them may still be running, and may send its request again behind this.
             record.decide();
             self.post(record);
         }
@@ -286,14 +284,14 @@ impl PermitRegistry {
         self.lock().len()
     }
 
-    /// Sends the request that returns permits, now if a connection takes it, and repeats it for [`TRIED`] at most.
+    /// Sends the request that returns permits, at once if a connection takes it, and repeats it for at most [`TRIED`].
     fn post(&self, record: Arc<PermitRecord>) {
         let timeout = record.timeout;
         self.reaper
             .send_now(record, timeout, BootInstant::now().plus(TRIED));
     }
 
-    /// Strikes a permit record out. Returns `false` if it was struck out before.
+    /// Removes a permit record. Returns `false` if it was removed before.
     fn strike(&self, record: &PermitRecord) -> bool {
         let struck = self.lock().remove(&record.id).is_some();
         if struck {

@@ -1,15 +1,14 @@
-//! A call's place in the local queue: how it comes to the front, and what happens if nobody polls it there.
+//! A call's place in the local queue: how the call comes to the front, and what happens if nobody polls it there.
 //!
-//! A place is entered in one step ([`LocalLockRef::stand`]) and left by its drop, so a call that is dropped anywhere
-//! stands in nobody's way. Whatever a call waits for here is a function of the local lock's state, tried under the
-//! mutex at each poll; each step that may change its value wakes the call. So no wake-up can be lost between a look and
-//! the wait.
+//! A call takes a place in one step ([`LocalLockRef::stand`]) and leaves it by dropping it, so a dropped call blocks
+//! nobody. A call waits for a function of the local lock's state, which each poll tries under the mutex. Every step
+//! that may change its value wakes the call. So no wake-up is lost between the check and the wait.
 //!
 //! # Invariants
 //!
-//! 1. A call's waker is noted under the same mutex under which it was seen that there is nothing for the call.
-//! 2. An undo that was lent is taken back by its call, or dropped by the drop of the place or by the watch: one of
-//!    them.
+//! 1. A call's waker is stored under the mutex, in one step with the check that there is nothing for the call.
+//! 2. An undo that was lent goes exactly one way: its call takes it back, the drop of the place drops it, or the watch
+//!    does.
 //! 3. An undo is dropped outside the mutex. One that was lent is dropped before the next call comes to the front, so
 //!    that its release is ahead of what that call asks.
 
@@ -24,48 +23,49 @@ use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
 use crate::owner::Owner;
 
-/// How often the call at the front is asked to show that it is polled, while others stand behind it; if it is not, so
-/// are these. A future that shares a task with another may not be polled, and other calls must not wait for it.
+/// How often the call at the front has to show that it is polled, while others stand behind it. If it is not, the
+/// others are checked too. A future that shares a task with another may not be polled, and other calls must not wait
+/// for it.
 pub(crate) const UNPOLLED: Duration = Duration::from_secs(1);
-/// How long it has to show that. Longer than an executor is usually busy with other tasks.
+/// How long it has for that. Longer than an executor is usually busy with other tasks.
 pub(super) const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
-/// What a call that waits in the local queue is to do now.
+/// What a call in the local queue may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Its owner has the lock: the call takes it once more.
+    /// Its owner has the lock, so the call re-enters it.
     ///
-    /// It need not stand at the front for that.
+    /// It need not be at the front for that.
     Held,
-    /// The call asks.
+    /// The call may ask.
     ///
-    /// Also a call that asks when it likes.
+    /// Includes a call that asks whenever it likes.
     First,
 }
 
 /// A place in the local queue, until dropped.
 ///
-/// Borrows the local lock, so the call keeps that in use.
+/// Borrows the local lock, which keeps it in use.
 #[derive(Debug)]
 pub(crate) struct Place<'a, D> {
     local: &'a LocalLockRef<D>,
-    /// The owner, of a call that may take the lock again: it is told of a hold of its owner.
+    /// The owner, if the call may re-enter the lock. The call is then told of a hold of its owner.
     owner: Option<&'a Owner>,
     ticket: Ticket,
 }
 
 impl<D> LocalLockRef<D> {
-    /// Waits until this owner holds the lock, by another call. Cancel safe, and asks nobody.
+    /// Waits until another call of this owner gets the lock. Cancel safe, and asks nobody.
     pub(crate) async fn appeared(&self, owner: &Owner) {
         let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
         self.until(owner, false, appeared).await;
     }
 
-    /// Waits until `ready` returns a value. It is tried again when what this owner has changes and, if it
+    /// Waits until `ready` returns a value. Tries it again when this owner's hold changes and, with
     /// `waits_for_releases`, when a release here is ahead or has ended.
     ///
-    /// Stands in the queue as [`Role::Apart`]: it is in no call's way. `ready` may claim something under the mutex: its
-    /// value ends the wait, so the caller has the claim in the same poll. Cancel safe.
+    /// Stands in the queue as [`Role::Apart`], which blocks no call. `ready` may claim something under the mutex, since
+    /// its value ends the wait in the same poll. Cancel safe.
     pub(super) async fn until<T>(
         &self,
         owner: &Owner,
@@ -74,7 +74,7 @@ impl<D> LocalLockRef<D> {
     ) -> T {
         let ticket = self.change(|state| {
             let ticket = state.stand(self.side, Role::Apart, Some(owner));
-            // Noted in the step in which it enters, so that no release can pass unseen.
+            // Noted in the step that enters the call, so that it misses no release.
             if waits_for_releases {
                 state.outgoing.blocked.insert(ticket);
             }
@@ -92,10 +92,10 @@ impl<D> LocalLockRef<D> {
         }
     }
 
-    /// Gives up the place that this process may have in the turn order, if no call is left here that could come when it
-    /// is told. `leave` runs under the mutex, so that a call that comes now asks behind it.
+    /// Gives up this process's place in the turn order, if no call is left here that could use the turn. `leave` runs
+    /// under the mutex, so a call that comes now asks behind it.
     ///
-    /// Called when a call has left the queue. The flag is taken, so the leave is sent once.
+    /// Called when a call has left the queue. Clears the flag, so the leave is sent once.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
         if state.queue.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
@@ -105,7 +105,7 @@ impl<D> LocalLockRef<D> {
 }
 
 impl<D> State<D> {
-    /// Enters a call, and has it told of what its owner gets.
+    /// Enters a call, and has it told of its owner's holds.
     fn stand(&mut self, side: Side, role: Role, owner: Option<&Owner>) -> Ticket {
         let ticket = self.queue.stand(side, role);
         if let Some(owner) = owner {
@@ -116,37 +116,37 @@ impl<D> State<D> {
 }
 
 impl<D> Place<'_, D> {
-    /// Waits until it is this call's turn, or until its owner has the lock by another call.
+    /// Waits until it is this call's turn, or until another call of its owner has the lock.
     pub(crate) async fn comes(&self) -> Turn {
         poll_fn(|context| self.poll(context, |state| self.turn(state))).await
     }
 
-    /// Returns what the call is to do now, or `None` if it has to wait.
+    /// Returns what the call may do now, or `None` if it has to wait.
     pub(crate) fn now(&self) -> Option<Turn> {
         self.local.change(|state| self.turn(state))
     }
 
-    /// Decides what the call is to do now: see [`Turn`].
+    /// Decides what the call may do now: see [`Turn`].
     fn turn(&self, state: &mut State<D>) -> Option<Turn> {
         let side = self.local.side;
         let has = |side| self.owner.and_then(|it| state.owners.of(side).live(it));
         if has(side).is_some() {
             return Some(Turn::Held);
         }
-        // The calls before it may wait for what its own owner writes.
+        // The calls before it may wait for a hold of its own owner to end.
         if side == Side::Shared && has(Side::Exclusive).is_some() {
             state.queue.goes_beside(self.ticket);
         }
         state.queue.is_first(self.ticket).then_some(Turn::First)
     }
 
-    /// Takes the call out of the others' way: from now on it asks when it likes.
+    /// Lets the call ask whenever it likes from now on, so that it blocks nobody.
     pub(crate) fn goes_beside(&self) {
         self.local
             .change(|state| state.queue.goes_beside(self.ticket));
     }
 
-    /// Ends the call's wait for those of the other side.
+    /// Ends the call's wait for the calls of the other side.
     pub(crate) fn keeps_no_order(&self) {
         self.local
             .change(|state| state.queue.keeps_no_order(self.ticket));
@@ -158,8 +158,8 @@ impl<D> Place<'_, D> {
             .change(|state| state.queue.has_asked(self.ticket, latest));
     }
 
-    /// Keeps the undo of a request that is about to be sent and is over at `until`. If nobody polls this call later,
-    /// the undo is done, and others go before the call.
+    /// Keeps the undo of a request that is about to be sent and ends by `until`. If nobody polls this call after that,
+    /// the undo runs and others go first.
     ///
     /// Until [`reclaim`](Self::reclaim) the undo belongs to the local lock.
     pub(crate) fn lend(&self, undo: D, until: BootInstant) {
@@ -167,39 +167,39 @@ impl<D> Place<'_, D> {
         state.queue.is_alive(self.ticket, until);
         let before = state.asked.insert(self.ticket, undo);
         drop(state);
-        // Of an earlier request of this call. Without the mutex, since the drop sends its release.
+        // From an earlier request of this call. Dropped outside the mutex, since the drop sends a release.
         drop(before);
     }
 
-    /// Takes the undo back. Returns `None` if others went before this call, and the undo is done.
+    /// Takes the undo back. Returns `None` if others have gone first, in which case the undo has run.
     pub(crate) fn reclaim(&self) -> Option<D> {
         self.local.lock().asked.remove(&self.ticket)
     }
 
-    /// Takes everything up to now as known. The call is being polled, and may not wait here again before `until`.
+    /// Marks everything up to now as known. The call is being polled, and may not wait here again before `until`.
     ///
-    /// To be called before a request, so that what happens from then on is news.
+    /// Called before a request, so that later events are news.
     pub(crate) fn catch_up(&self, until: BootInstant) {
         let mut state = self.local.lock();
         state.queue.is_stirred(self.ticket);
         state.queue.is_alive(self.ticket, until);
     }
 
-    /// Waits until something happens here that makes it worth asking.
+    /// Waits for an event in this process that makes it worth asking.
     ///
-    /// Cancel safe: what has happened stays noted until it is returned.
+    /// Cancel safe: an event stays noted until it is returned.
     pub(crate) async fn news(&self) {
         let news = |state: &mut State<D>| state.queue.is_stirred(self.ticket).then_some(());
         poll_fn(|context| self.poll(context, news)).await;
     }
 
-    /// Looks for a value under the mutex, and notes the waker if there is none. Shows that the call is polled.
+    /// Tries to get a value under the mutex, and stores the waker if there is none. Shows that the call is polled.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
         ready: impl FnOnce(&mut State<D>) -> Option<T>,
     ) -> Poll<T> {
-        // Not under the mutex: a waker may run any code when it is cloned or dropped.
+        // Cloned outside the mutex: cloning or dropping a waker may run any code.
         let mut waker = Some(context.waker().clone());
         self.local.change(|state| {
             let ready = ready(state);
@@ -213,7 +213,7 @@ impl<D> Place<'_, D> {
 
 impl<D> Drop for Place<'_, D> {
     fn drop(&mut self) {
-        // The release goes out ahead of what the next call asks.
+        // Sends the release ahead of the next call's request.
         drop(self.reclaim());
         let side = self.local.side;
         let left = self.local.change(|state| {
@@ -222,7 +222,7 @@ impl<D> Drop for Place<'_, D> {
             if let Some(owner) = self.owner {
                 state.owners.of_mut(side).leaves(owner, self.ticket);
             }
-            // A handoff lies only while a call stands here that may take it.
+            // A handoff may lie only while a call here can take it.
             match state.queue.has_heir(side) {
                 true => None,
                 false => state.left.take(side),
@@ -233,8 +233,8 @@ impl<D> Drop for Place<'_, D> {
 }
 
 impl<D: Send + 'static> LocalLockRef<D> {
-    /// Stands in the local queue until the place is dropped; with `owner`, for a call that may take the lock again.
-    /// While other calls stand there too, a task watches the calls at the front.
+    /// Stands in the local queue until the place is dropped; with `owner`, for a call that may re-enter the lock. While
+    /// several calls stand there, a task watches those at the front.
     ///
     /// The task ends when at most one call is left.
     pub(crate) fn stand<'a>(
@@ -255,10 +255,10 @@ impl<D: Send + 'static> LocalLockRef<D> {
         self.place(ticket, owner)
     }
 
-    /// Starts the task that lets others go before a call at the front that nobody polls.
+    /// Starts the task that passes over a call at the front if nobody polls it.
     ///
-    /// In each round it wakes the calls at the front, and looks a moment later which of them have not been polled. If
-    /// any, it looks at all others too, so that those which nobody polls cost the rest one round together.
+    /// Each round wakes the calls at the front, and checks a moment later which of them have not been polled. If there
+    /// are any, it checks all other calls too, so that all unpolled calls together cost the rest one round.
     fn watch_front(&self, runtime: &Spawner) {
         let local = self.clone();
         runtime.spawn(async move {
@@ -274,8 +274,8 @@ impl<D: Send + 'static> LocalLockRef<D> {
         });
     }
 
-    /// Wakes the calls at the front, or `everyone` in the queue, and gives them a moment to show that they are polled.
-    /// Returns them, and since when they should have been.
+    /// Wakes the calls at the front, or `everyone` in the queue, and gives them a moment to be polled. Returns the
+    /// calls, and the instant after which each should have been polled.
     async fn poke(&self, everyone: bool) -> (BTreeSet<Ticket>, BootInstant) {
         // Taken before the calls are poked, so that a poll in response counts as later.
         let since = BootInstant::now();
@@ -287,17 +287,17 @@ impl<D: Send + 'static> LocalLockRef<D> {
         (poked, since)
     }
 
-    /// Lets others go before those of `poked` that nobody has polled since `since`. Their undos are dropped before the
-    /// next call comes to the front: what it asks comes behind the releases.
+    /// Passes over those of `poked` that nobody has polled since `since`. Drops their undos before the next call comes
+    /// to the front, so that its request comes behind the releases.
     fn pass(&self, poked: &BTreeSet<Ticket>, since: BootInstant) {
         let mut state = self.lock();
         let unpolled = state.queue.unpolled(poked, since);
-        // Taken out under the mutex: a call that is polled just now finds its undo gone, and begins again.
+        // Taken out under the mutex: a call that is polled now finds its undo gone, and begins again.
         let undone = unpolled.iter().filter_map(|it| state.asked.remove(it));
         let undone: Vec<_> = undone.collect();
         let (firsts, others): (Vec<Ticket>, Vec<Ticket>) =
             unpolled.iter().partition(|it| state.queue.is_first(**it));
-        // Under the same mutex: a call that is polled just now comes back.
+        // Under the same mutex: a call that is polled now comes back.
         others.iter().for_each(|it| state.queue.sets_aside(*it));
         drop(state);
         drop(undone);
@@ -328,7 +328,7 @@ mod tests {
 
     const ORDERS: usize = 2_000;
 
-    /// Both sides of a lock, in use throughout: shuttle knows nothing of the locks in the map of local locks.
+    /// Both sides of a lock, kept in use throughout, since shuttle does not know the mutexes of the map of local locks.
     fn sides() -> [LocalLockRef<()>; 2] {
         let name = LockName::read_write("", "k").expect("a name");
         let local_locks = LocalLocks::default();
@@ -412,7 +412,7 @@ mod tests {
                     let (local, (polls, is_polled)) = (local.clone(), oneshot::channel());
                     let call = spawn(async move {
                         let place = local.stand(Role::InOrder, None, &Spawner::current());
-                        // It comes to the front if the call there was passed since it stands.
+                        // It comes to the front if the call there was passed over in the meantime.
                         place.comes().now_or_never();
                         is_polled.await.expect("it is polled again");
                         assert_eq!(place.comes().await, Turn::First);

@@ -1,19 +1,20 @@
-//! Sends in the background what is owed to servers: at once, or when a server that did not answer does.
+//! Sends requests that are owed to servers in the background: at once, or once a silent server answers again.
 //!
-//! What is owed is a [`Background`], given to the [`Reaper`] by a `Drop` or by a call that does not wait. The
-//! [`Worker`], one task for each client, tries it. The life of one:
+//! An owed request is a [`Background`], given to the [`Reaper`] by a `Drop` or by a call that does not wait. The
+//! [`Worker`], one task for each client, sends it. The life of one:
 //!
-//! 1. It is tried at once, unless its server has a line already. If it was written by a `Drop`, its answer is waited
-//!    for.
-//! 2. The server answers: done. It does not answer: it goes to the end of that server's line in the [`Ledger`].
-//! 3. The server refuses: it is tried again after pauses, by itself, until its time has passed.
+//! 1. It is sent at once, unless its server has a line already. If a `Drop` has written it, the worker waits for the
+//!    answer.
+//! 2. The server answers: done. The server does not answer: the request goes to the end of that server's line in the
+//!    retry queue, the [`Ledger`].
+//! 3. The server refuses: the request is repeated after pauses, outside of any line, until its time has passed.
 //!
 //! # Invariants
 //!
-//! 1. What was given to the reaper ends in one of three ways: the server has answered, its time has passed, or the
-//!    client has closed, or its runtime ended, before.
-//! 2. A token of `owing` exists from before something is owed until it has ended, so a client that closes waits for
-//!    calls that are still under way too.
+//! 1. A request in the reaper ends in one of three ways: the server answers, its time passes, or the client closes or
+//!    its runtime ends.
+//! 2. A token of `owing` exists from before something may be owed until that has ended. So a client that closes also
+//!    waits for calls that are still running.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -36,35 +37,35 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::protocol::script::Request;
 
-/// The pauses between two tries of what a server refuses.
+/// The pauses between two tries of a request that a server refuses.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Something that is sent until the server has answered, or its time has passed.
+/// A request that is sent until the server has answered or its time has passed.
 pub(super) trait Background: Owing + fmt::Debug + Send {
-    /// Makes one try, or ends a try that was begun where nobody could wait for the answer.
+    /// Makes one try, or waits for the answer to a try that was begun where nobody could wait.
     ///
-    /// If this is dropped, the request may have been sent, and is sent again.
+    /// If the future is dropped, the request may have been sent, and is sent again.
     fn send<'a>(&'a mut self, backend: &'a Backend) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Returns the server that it is owed to.
+    /// Returns the server that the request is owed to.
     ///
-    /// Asked once, when it is given to the worker.
+    /// Called once, when the request is given to the worker.
     fn place(&self, backend: &Backend) -> Place;
 
-    /// Whether it was sent, and an answer is to come.
+    /// Whether it was sent and its answer is still to come.
     ///
-    /// Then it is not put behind others: that answer may come any time.
+    /// Such a request does not queue behind others, since its answer may come at any time.
     fn is_posted(&self) -> bool;
 
-    /// Whether it need not be sent any more, after this error.
+    /// Whether it need not be sent again after this error.
     ///
-    /// An end that has passed does not suffice if the server may still carry out an earlier request.
+    /// That its time has passed is not enough if the server may still carry out an earlier request.
     fn has_ended(&self, error: &Error) -> bool;
 
-    /// Lets acquisitions of the lock go ahead without waiting for this.
+    /// Lets acquisitions of the lock proceed without waiting for this.
     ///
-    /// Called before it is tried again after a refusal.
+    /// Called before it is repeated after a refusal.
     fn keep_nobody_waiting(&mut self) {}
 }
 
@@ -74,35 +75,35 @@ impl Owing for Box<dyn Background> {
     }
 }
 
-/// The way to the background task. Sending never blocks, and does nothing once the task has ended.
+/// The handle of the background task. Sending never blocks, and does nothing once the task has ended.
 ///
-/// Cheap to clone. It works from any thread, and from a `Drop` outside of any runtime.
+/// Cheap to clone. Works from any thread, even from a `Drop` outside of any runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper(Arc<Shared>);
 
 /// What the reaper's clones and the worker share.
 #[derive(Debug)]
 struct Shared {
-    /// Without a bound, since a `Drop` cannot wait. [`Reaper::ensure_credit`] keeps it from growing without end.
+    /// Unbounded, since a `Drop` cannot wait. [`Reaper::ensure_credit`] keeps it from growing without limit.
     owed: mpsc::UnboundedSender<Box<dyn Background>>,
     backend: Arc<Backend>,
-    /// Counts what is owed, or may be.
+    /// Counts requests that are owed or may be.
     owing: TaskTracker,
-    /// How much is owed to whom, as the worker last noted.
+    /// How much is owed to each server, as the worker last noted.
     backlog: Backlog,
 }
 
 impl Reaper {
     /// Sends a request in the background at least once, and again until it is answered or `end` has passed.
     ///
-    /// For requests that nobody's hold or permit depends on, such as the removal of a mark.
+    /// For requests that no hold or permit depends on, such as the removal of a mark.
     pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         self.repeat(request, None, timeout, end);
     }
 
     /// Sends a request now, if the connection takes it, and waits for the answer in the background.
     ///
-    /// What the connection takes is carried out even if this process ends right after.
+    /// The server carries it out even if this process ends right after.
     pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         let backend = &self.0.backend;
         let behind = request.call_behind();
@@ -111,7 +112,7 @@ impl Reaper {
         self.repeat(request, posted, timeout, end);
     }
 
-    /// Gives a request to the worker, which may have been `posted` before.
+    /// Gives a request to the worker. It may have been `posted` already.
     fn repeat(
         &self,
         request: Arc<dyn Request>,
@@ -128,20 +129,20 @@ impl Reaper {
         });
     }
 
-    /// Gives something to the background task. Once the task has ended, what was not written ends by its lease.
+    /// Gives a request to the background task. After the end of the task, nothing is sent, and the lease ends what the
+    /// server has.
     pub(super) fn take(&self, owed: impl Background + 'static) {
         self.0.owed.send(Box::new(owed)).ok();
     }
 
-    /// Returns a token: something is owed, or may be, until it is dropped. A wait for everything that is owed includes
-    /// it.
+    /// Returns a token that counts as something owed until it is dropped. A client that closes waits for it.
     pub(super) fn owing(&self) -> TaskTrackerToken {
         self.0.owing.token()
     }
 
-    /// Refuses to ask a server for more while too much is owed to it and it does not answer.
+    /// Returns `Err` while too much is owed to a server that does not answer.
     ///
-    /// Called before a call asks for something that it may have to undo.
+    /// Called before a request that may have to be undone.
     pub(crate) fn ensure_credit(&self, name: &LockName) -> Result<(), Error> {
         let home = || self.0.backend.home(name.key()).map(|node| node.id());
         match self.0.backlog.too_much(home) {
@@ -164,7 +165,7 @@ struct Repeated {
     request: Arc<dyn Request>,
     timeout: Duration,
     posted: Option<Posted>,
-    /// From then on it is worth nothing.
+    /// From then on, it need not be sent.
     end: BootInstant,
     _owing: TaskTrackerToken,
 }
@@ -202,26 +203,26 @@ impl Background for Repeated {
 pub(crate) struct Worker {
     owed: mpsc::UnboundedReceiver<Box<dyn Background>>,
     reaper: Reaper,
-    /// The tries under way. They end with the worker.
+    /// The tries in flight. They end with the worker.
     running: JoinSet<Tried>,
-    /// What waits for servers that did not answer.
+    /// The retry queue: requests that wait for servers that did not answer.
     ledger: Ledger<Box<dyn Background>>,
 }
 
-/// How something is tried.
+/// How a request is tried.
 ///
-/// Decides what an error means for those behind it.
+/// Decides what an error means for the requests behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By itself: its server had no line.
+    /// By itself, since its server had no line.
     AtOnce,
-    /// It was taken out of a line, where others wait for it.
+    /// From the front of a line, with others waiting behind it.
     InQueue,
-    /// The server has refused it, perhaps for good.
+    /// Again, after a refusal that may be final.
     Refused,
 }
 
-/// What was tried; with what is still owed of it, and why.
+/// The outcome of a try: with what is still owed, and why.
 type Tried = (Place, Way, Option<(Box<dyn Background>, Error)>);
 
 impl Worker {
@@ -245,9 +246,9 @@ impl Worker {
         &self.reaper
     }
 
-    /// Serves all that is owed until the future is dropped.
+    /// Sends all that is owed, until the future is dropped.
     ///
-    /// Nothing is lost if it is dropped and called again: tries that are under way go on.
+    /// Cancel safe: tries in flight go on.
     pub(crate) async fn run(&mut self) {
         loop {
             while let Some((place, owed)) = self.ledger.next(BootInstant::now()) {
@@ -261,10 +262,10 @@ impl Worker {
                     Some(owed) => self.begin(owed),
                     None => return,
                 },
-                // A task that was aborted or has panicked outside of `send` cannot say what it had.
+                // A task that was aborted, or that panicked outside of `send`, cannot return its request.
                 Some(tried) = self.running.join_next() => match tried {
                     Ok(tried) => self.tried(tried),
-                    // Else it was cancelled: its runtime ends.
+                    // Otherwise it was cancelled, because its runtime ends.
                     Err(error) if error.is_panic() => {
                         warn!(%error, "a background release ended early");
                     }
@@ -275,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Serves until nothing is owed any more, calls still under way included, or until `at_most` has passed.
+    /// Sends until nothing is owed any more, not even by calls that are still running, or until `at_most` has passed.
     pub(crate) async fn finish(mut self, at_most: Duration) {
         let owing = self.reaper.0.owing.clone();
         owing.close();
@@ -290,10 +291,10 @@ impl Worker {
         }
     }
 
-    /// Tries something that has just come, or puts it into its server's line.
+    /// Tries a request that has just come, or puts it into its server's line.
     fn begin(&mut self, owed: Box<dyn Background>) {
         let place = owed.place(&self.reaper.0.backend);
-        // A request that was already written has an answer to come.
+        // A request that was written already only waits for its answer.
         if self.ledger.has_line(place) && !owed.is_posted() {
             self.ledger.add(place, owed);
         } else {
@@ -301,12 +302,12 @@ impl Worker {
         }
     }
 
-    /// Begins a try in a task of its own, so that a server that hangs holds nobody else up.
+    /// Begins a try in a task of its own, so that a server that hangs holds up no other.
     fn start(&mut self, owed: Box<dyn Background>, place: Place, way: Way) {
         let backend = self.reaper.0.backend.clone();
         self.running.spawn(async move {
             let sent = AssertUnwindSafe(send(owed, way, &backend));
-            // The entries behind it in line depend on its end.
+            // The entries behind it in line wait for its end.
             let left = sent.catch_unwind().await.unwrap_or_else(|_| {
                 warn!("a background release panicked; what was owed ends with its lease");
                 None
@@ -319,7 +320,7 @@ impl Worker {
     fn tried(&mut self, (place, way, left): Tried) {
         let in_queue = way == Way::InQueue;
         match left {
-            // The server did not answer, or cannot at present. The line paces the next try.
+            // The server did not answer, or cannot at present. The line sets the pause before the next try.
             Some((owed, error)) if error.is_passing() => {
                 self.ledger.failed(place, owed, error.is_unsent());
             }
@@ -338,8 +339,8 @@ impl Worker {
     }
 }
 
-/// Tries until the server has answered, or does not answer. Returns what is left then. For an entry of a line, a
-/// refusal is an answer too: the entries behind it do not wait for it to change.
+/// Tries until the server answers, or fails to. Returns what is left then. For an entry of a line, a refusal counts as
+/// an answer, so that the entries behind it need not wait.
 async fn send(
     mut owed: Box<dyn Background>,
     way: Way,
@@ -349,7 +350,7 @@ async fn send(
     let mut refused = way == Way::Refused;
     loop {
         if refused {
-            // The refusal may be the server's last word: no call waits for what becomes of it.
+            // The refusal may be final, so no call should wait for the outcome.
             owed.keep_nobody_waiting();
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -1,9 +1,8 @@
-//! What the server has of a hold. Holds of this process that follow each other may pass it on in memory, and readers
-//! may have one together.
+//! The server's record of a hold. Successive holds of this process may pass it on in memory, and readers may share one.
 //!
-//! The server continues to see the first of these holds, by the id of its acquisition. One request at a time, or a few
-//! if the server is far away, asks whether it still does. As long as it does, nobody else can have had the lock, so the
-//! answer holds for every hold that gave the lock back before that request was sent.
+//! The server continues to see the first of these holds, by its acquisition id. One request at a time, or a few if the
+//! server is far away, asks whether the record still stands. As long as it does, nobody else can have had the lock. So
+//! the answer is true for every hold that gave the lock back before that request was sent.
 //!
 //! The life of a record: it is made with the hold that asks for it; [`enter`](Record::enter) and
 //! [`leave`](Record::leave) count the holds that have it; [`passed_on`](Record::passed_on) and
@@ -12,18 +11,17 @@
 //!
 //! # Invariants
 //!
-//! 1. At most one hold that has not ended has the record, or several that read. Neither passing the record on nor
-//!    joining it moves a deadline: the next hold starts with what the last request confirmed.
+//! 1. At most one live hold has the record, or several that read. Neither passing the record on nor joining it moves a
+//!    deadline: the next hold starts with the one that the last request confirmed.
 //! 2. Only the last hold releases the record. A hold that passed it on, or left others with it, owes the server
 //!    nothing.
-//! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, or
-//!    raises the lease; a release takes away all of it.
-//! 4. Each call in `waiting` is told once: what came of the first request that was sent after the call gave the lock
-//!    back, or of the release.
+//! 3. A late copy of a request for a record that was passed on at most changes the hold count or raises the lease. A
+//!    release takes away the whole record.
+//! 4. Each call in `waiting` is told once: the outcome of the first request that was sent after it gave the lock back,
+//!    or that of the release.
 //!
-//! The record keeps the field and the id of the hold that took the lock. If each handoff relabelled it, nobody
-//! would know after a request without an answer which label stands, and a renewal by the old one would end a hold
-//! that stands.
+//! The record keeps the field and the id of the hold that took the lock. If each handoff relabelled it, an unanswered
+//! request would leave the label unknown, and a renewal under the old label would end a hold that stands.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
@@ -39,19 +37,19 @@ use crate::loss::LossReason;
 use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
 
-/// How long readers join a record after the server was asked, and said that the record stands and which writer waits.
-/// They join for twice the time that it takes to ask, if that is longer.
+/// For how long readers join a record, counted from the last request that confirmed it and told which writer waits. For
+/// twice the round trip, if that is longer.
 const SEEN_FOR: Duration = Duration::from_millis(10);
-/// The longest that asking is taken to last. If it took longer, this process or the server was stopped meanwhile.
+/// The longest round trip that counts. If one took longer, this process or the server was stopped in between.
 const LONGEST_TRIP: Duration = Duration::from_millis(100);
-/// Beyond this round trip, several requests about a record may be on their way, one behind the other. A call that gives
-/// the lock back then waits for little more than one of them.
+/// From this round trip on, several requests about a record may be in flight, staggered. A call that gives the lock
+/// back then waits for little more than one round trip.
 const FAR: Duration = Duration::from_micros(500);
-/// How many at most.
+/// The most tasks that send such requests at the same time.
 const MOST_ASKERS: u32 = 4;
 
-/// Whether a lock still stood when it was given back, as far as the server has said. `false` if it was gone, unless an
-/// earlier send of the release went unanswered and may have removed it.
+/// Whether a lock was still held when it was given back, according to the server. `false` if it was gone, unless an
+/// earlier, unanswered send of the release may have removed it.
 pub(crate) type Outcome = Result<bool, Error>;
 
 /// The turn to send a request that changes the hold count, until dropped.
@@ -60,25 +58,25 @@ pub(crate) type Turn = OwnedMutexGuard<()>;
 /// The server's record of one lock, shared by the holds that pass it on.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Name, owner field and acquisition id, as the server has them. Never changes, whoever has the record here.
+    /// Name, owner field and acquisition id, as on the server. Never changes, whichever hold has the record here.
     pub(crate) key: HoldKey,
-    /// Held while a request that changes the hold count is on its way.
+    /// Locked while a request that changes the hold count is in flight.
     ///
-    /// So the server sees the changes in the order in which they were decided. Passing on and joining only try it: a
-    /// request in flight may cut the lease or release the record, and nobody can tell yet. Where others may wait for
-    /// it, it is kept by a task of the client: a call that has it may not be polled.
+    /// So the server sees the changes in the order in which they were decided. Passing on and joining only try to lock
+    /// it, since a request in flight may cut the lease or release the record. If others may wait for it, a task of the
+    /// client locks it, since nobody might poll a call that did.
     turn: Arc<tokio::sync::Mutex<()>>,
     state: Mutex<State>,
 }
 
-/// What is known of a record, under one mutex. Nothing else is locked inside.
+/// The state of a record, under one mutex. Nothing else is locked inside.
 #[derive(Debug)]
 struct State {
-    /// The calls that gave the lock back and have yet to be told whether it was still held.
+    /// The calls that gave the lock back, and wait to learn whether it was still held.
     waiting: Vec<oneshot::Sender<Outcome>>,
-    /// It was passed on since the last request was sent that asks about it.
+    /// Whether it was passed on since the last request about it was sent.
     ///
-    /// Taken by the next such request. If it is not set, there is nobody to ask for.
+    /// The next such request clears it. If it is not set, nobody needs a request.
     was_passed: bool,
     /// How many tasks send such requests.
     askers: u32,
@@ -86,43 +84,43 @@ struct State {
     ///
     /// Several askers spread their requests by it.
     asked: BootInstant,
-    /// Whether a hold that is given back may leave the record to the next one here. Never becomes `true` again.
+    /// Whether a hold that is given back may pass the record on. Never becomes `true` again.
     can_pass: bool,
     /// How far the release of the record has come.
     release: Release,
-    /// A release was sent and not answered, whichever hold it was for: the server may have carried it out, and then
-    /// the lock was held until that.
+    /// Whether a release was sent and not answered, for any of the holds. If the server carried it out, the lock was
+    /// held until then.
     is_in_doubt: bool,
-    /// How often a call has had the turn, and since when the last one has it.
+    /// The number of calls that have had the turn, and since when the last one has it.
     turns: u64,
     turned: Option<BootInstant>,
-    /// How many holds that have not ended have it.
+    /// The number of live holds that have it.
     holders: u32,
-    /// Several holds have had it at once: the server counts one level for all of them.
+    /// Whether several holds have had it at once. The server then counts one level for all of them.
     was_joined: bool,
-    /// As many replicas as the client asks for have it.
+    /// Whether as many replicas as the client asks for have it.
     is_acknowledged: bool,
-    /// All holds that have it were told that it is gone.
+    /// Whether all its holds were told that it is gone.
     is_loss_told: bool,
-    /// A message said that it was released by force.
+    /// Whether a message said that it was released by force.
     is_forced: bool,
-    /// How long the last request took that told of it.
+    /// The round trip of the last request about it.
     trip: Duration,
-    /// What the server said last about readers. Only of a read lock, whose record others may join.
+    /// What the server last said about a record of readers, which others may join.
     seen: Option<Seen>,
 }
 
-/// What the server said last of a record that readers may join.
+/// What the server last said about a record that readers may join.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// When the server was asked.
     sent: BootInstant,
-    /// Readers that come later may not join: a writer waits, and goes before them.
+    /// Readers that come later may not join, since a writer waits that goes first.
     until: BootInstant,
 }
 
 impl State {
-    /// Returns what the server said last, if that was recent, and no release was sent since.
+    /// Returns what the server last said, if that was recent and no release has been sent since.
     fn seen(&self, now: BootInstant) -> Option<Seen> {
         let counts = |seen: &Seen| seen.sent.until(now) < SEEN_FOR.max(self.trip * 2);
         let is_owned = matches!(self.release, Release::NotSent);
@@ -135,7 +133,7 @@ impl State {
 
     /// Notes that the server has said that the record is gone.
     ///
-    /// Nobody here may have it from now on. The holds that have it learn of it by the watchdog.
+    /// No other hold may get it from now on. The watchdog tells the holds that have it.
     fn is_gone(&mut self) {
         self.can_pass = false;
         self.seen = None;
@@ -145,17 +143,17 @@ impl State {
 /// How far the release of a record has come.
 #[derive(Debug)]
 enum Release {
-    /// The record is ours: requests about it mean something.
+    /// The record is ours, and the answers about it count.
     NotSent,
-    /// It is on its way, or was left unanswered. A question that finds nothing may have come behind it.
+    /// It is in flight, or went unanswered. A question that finds nothing may have run behind it.
     Sent,
-    /// It was answered, or has failed for now. If it is sent again, the later outcome replaces this one.
+    /// It was answered, or has failed for now. If it is sent again, the new outcome replaces this one.
     Ended(Outcome),
 }
 
 impl Record {
     pub(crate) fn new(key: HoldKey) -> Arc<Self> {
-        // Other processes may share the name of a named owner.
+        // Other processes may use the same owner name.
         let can_pass = key.kind.is_passed_on() && !key.is_named();
         Arc::new(Self {
             key,
@@ -181,18 +179,18 @@ impl Record {
         })
     }
 
-    /// Returns the turn, unless a request is on its way.
+    /// Returns the turn, unless a request is in flight.
     pub(crate) fn try_turn(&self) -> Option<Turn> {
         self.turn.clone().try_lock_owned().ok()
     }
 
-    /// Waits for the turn. Fails if nobody before this call gives it up for as long as `limit`: a call that stands
-    /// behind others waits for longer. Nothing was sent if it fails.
+    /// Waits for the turn. Fails if one call keeps it for as long as `limit`. A call behind several others may wait for
+    /// longer. If it fails, nothing was sent.
     pub(crate) async fn turn(&self, limit: Duration) -> Result<Turn, Error> {
         Ok(self.turn_since(limit).await?.0)
     }
 
-    /// Does the same, and returns since when it has waited for the call directly before it.
+    /// Does the same, and returns since when it has waited for the last call before it.
     pub(crate) async fn turn_since(&self, limit: Duration) -> Result<(Turn, BootInstant), Error> {
         let came = BootInstant::now();
         let mut turn = pin!(self.turn.clone().lock_owned());
@@ -217,27 +215,26 @@ impl Record {
         }
     }
 
-    /// Returns how often a call has waited for the turn and had it. While that rises, those that wait only stand behind
-    /// others.
+    /// Returns how many calls have had the turn. While that rises, waiting calls are merely behind others.
     pub(crate) fn turns(&self) -> u64 {
         self.lock().turns
     }
 
-    /// Whether calls that passed it on have yet to be told whether it stood.
+    /// Whether calls that passed it on still wait to learn whether it stood.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.lock().waiting.is_empty()
     }
 
     /// Notes that a hold has the record from now on.
     ///
-    /// At the grant, or when the record is passed on; [`join`](Self::join) counts by itself.
+    /// Called at the grant, or when the record is passed on; [`join`](Self::join) counts by itself.
     pub(crate) fn enter(&self) {
         self.lock().holders += 1;
     }
 
     /// Notes that a hold that had the record has ended. Returns whether other holds still have it.
     ///
-    /// The hold that leaves it last owes the release, or passes the record on.
+    /// The last hold to leave it owes the release, or passes the record on.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         state.holders = state.holders.saturating_sub(1);
@@ -259,17 +256,16 @@ impl Record {
         self.lock().holders > 0
     }
 
-    /// Notes that the server has said that the record is gone. Returns whether the holds that have it are to be told,
-    /// since that has not been done.
+    /// Notes that the server has said that the record is gone. Returns `true` if its holds have yet to be told.
     ///
-    /// So of several holds that learn of it at the same time, one tells the others.
+    /// So if several holds learn of it at the same time, one of them tells the others.
     pub(crate) fn is_loss_to_be_told(&self) -> bool {
         let mut state = self.lock();
         state.is_gone();
         !std::mem::replace(&mut state.is_loss_told, true)
     }
 
-    /// Notes that it was released by force, as a message says. Whether it was is for the server to say.
+    /// Notes that a message says that it was released by force. Only the server knows whether it was.
     pub(crate) fn note_forced(&self) {
         self.lock().is_forced = true;
     }
@@ -282,10 +278,9 @@ impl Record {
         }
     }
 
-    /// Lets a reader that came at `came` have the record together with the others, unless that is for the server to
-    /// decide.
+    /// Lets a reader that came at `came` share the record, unless only the server can decide that.
     ///
-    /// The server counts one level for all of them from the first join on.
+    /// From the first join on, the server counts one level for all of them.
     pub(crate) fn join(&self, now: BootInstant, came: BootInstant) -> bool {
         let mut state = self.lock();
         let may_join = state.holders > 0 && state.is_open(now, came);
@@ -296,52 +291,51 @@ impl Record {
         may_join
     }
 
-    /// Whether a call that came at `came` may have the record without a request, for a lock that is shared: no writer
-    /// came before it.
+    /// Whether a call that came at `came` may have the record without a request. For shared locks: no writer came
+    /// before it.
     pub(crate) fn is_open(&self, now: BootInstant, came: BootInstant) -> bool {
         self.lock().is_open(now, came)
     }
 
-    /// Whether the readers that follow need newer news from the server: by the time that an answer could be here, what
-    /// it said last will have passed half of the time for which it counts.
+    /// Whether to ask the server again, on behalf of later readers: by the time the answer is here, what it last said
+    /// will be past half of its validity.
     pub(crate) fn is_to_be_asked_about(&self, now: BootInstant) -> bool {
         let state = self.lock();
         let is_old = |seen: Seen| seen.sent.until(now) + state.trip >= SEEN_FOR / 2;
         state.seen.is_some_and(is_old)
     }
 
-    /// Whether several holds have it, or had it. The server counts one level for all of them, whatever each of them
-    /// has.
+    /// Whether several holds have it, or had it. The server counts one level for all of them, however many each has.
     ///
-    /// Never becomes `false` again: a release that is owed late must not take the level from readers that came since.
+    /// Never becomes `false` again: a late release must not take the level from readers that came since.
     pub(crate) fn was_joined(&self) -> bool {
         self.lock().was_joined
     }
 
-    /// Whether the server has said so recently that the record stands that a hold which leaves it to others need not
-    /// ask. However far away the server is, that is no longer ago than [`SEEN_FOR`].
+    /// Whether the server confirmed the record within [`SEEN_FOR`], however far away it is. A hold that leaves the
+    /// record to others then need not ask.
     pub(crate) fn is_seen(&self, now: BootInstant) -> bool {
         let seen = self.lock().seen(now);
         seen.is_some_and(|seen| seen.sent.until(now) < SEEN_FOR)
     }
 
-    /// Notes what the server answered to a request sent at `sent`: that the record stands, and for how long a writer
-    /// has waited, if one waits.
+    /// Notes the answer to a request sent at `sent`: the record stands, and a writer has waited for `writer`, if one
+    /// waits.
     ///
-    /// `now` is an instant after the answer. Decides until when a reader must have come to join without a request:
-    /// before the writer that waits, or at any time where readers go first.
+    /// `now` is an instant after the answer. From this follows which readers may join without a request: those that
+    /// came before the waiting writer, or all if readers go first.
     pub(crate) fn saw(&self, sent: BootInstant, now: BootInstant, writer: Option<Duration>) {
         let mut state = self.lock();
         state.trip = sent.until(now).min(LONGEST_TRIP);
-        // The answers to two requests may be seen in the wrong order.
-        // Otherwise an older answer could let readers past a writer that a newer one has told of.
+        // Two answers may be handled in the wrong order. The older one must not let readers pass a writer that the
+        // newer one has announced.
         let is_old = state.seen.is_some_and(|seen| seen.sent > sent);
         if is_old || !self.key.kind.is_shared() {
             return;
         }
         let until = match (writer, self.key.kind.sides().map(|sides| sides.prefer)) {
             (None, _) | (_, Some(Prefer::Readers) | None) => BootInstant::NEVER,
-            // Counted back from the answer, so the writer counts as come no earlier than it did.
+            // Counted back from the answer, so that the writer's arrival is not dated too early.
             (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
             // No reader joins while a writer waits.
             (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
@@ -349,40 +343,40 @@ impl Record {
         state.seen = Some(Seen { sent, until });
     }
 
-    /// Returns how long the last request about the record took, at most [`LONGEST_TRIP`]. Zero before the first.
+    /// Returns the round trip of the last request about the record, at most [`LONGEST_TRIP`]. Zero before the first.
     pub(crate) fn trip(&self) -> Duration {
         self.lock().trip
     }
 
     /// Whether a hold that is given back may pass the record on.
     ///
-    /// Not once a release was sent, whatever became of it: a copy may arrive later and take the record from the next
-    /// hold.
+    /// `false` once a release was sent, whatever became of it: a copy may arrive later and take the record from the
+    /// next hold.
     pub(crate) fn can_pass(&self) -> bool {
         let state = self.lock();
         state.can_pass && matches!(state.release, Release::NotSent)
     }
 
-    /// Makes the hold that has the record give it back to the server from now on. Several releases may be owed for a
-    /// hold that has had a second level, and each of them gives back what is left.
+    /// Keeps the record from being passed on from now on, so that it goes back to the server. For a hold that has had a
+    /// second level, several releases may be owed, each of which gives back what is left.
     ///
-    /// Cannot be undone. Called for a second level, for a reader whose owner writes too, after a question that failed,
-    /// and before a release by force.
+    /// Permanent. Called for a second level, for a reader whose owner writes too, after a failed question, and before a
+    /// release by force.
     pub(crate) fn stay(&self) {
         self.lock().can_pass = false;
     }
 
-    /// Whether a request that raises the lease is on its way, or about to be sent.
+    /// Whether a request that raises the lease is in flight, or about to be sent.
     ///
-    /// A call that would raise the lease itself can rely on that one.
+    /// A call that would raise the lease itself can rely on it.
     pub(crate) fn is_being_confirmed(&self) -> bool {
         self.lock().askers > 0
     }
 
-    /// Returns the receiver that is told how the lock was given back, once the server has answered a request that is
-    /// sent from now on.
+    /// Returns a receiver for the outcome of giving the lock back. It is told once the server has answered a request
+    /// that is sent from now on.
     ///
-    /// To be called before the record is passed on, so that the next request is sent for this call too.
+    /// Called before the record is passed on, so that the next request is sent for this call too.
     pub(crate) fn outcome(&self) -> oneshot::Receiver<Outcome> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
@@ -393,11 +387,11 @@ impl Record {
         receiver
     }
 
-    /// Notes that the record was passed on. Returns whether the caller has to ask the server about it: nobody does, or
-    /// the server is far away and the request for earlier holds was sent some time ago.
+    /// Notes that the record was passed on. Returns whether the caller has to ask the server about it, because no task
+    /// does, or because the server is far away and the last request was sent some time ago.
     ///
-    /// A caller that is told `true` counts as an asker, and goes on with [`next_unlocks`](Self::next_unlocks) until
-    /// that returns `None`.
+    /// On `true`, the caller counts as an asker and has to call [`next_unlocks`](Self::next_unlocks) until that returns
+    /// `None`.
     pub(crate) fn passed_on(&self, now: BootInstant) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
@@ -411,16 +405,16 @@ impl Record {
         is_due
     }
 
-    /// Returns the calls that the answer to a request sent now is for. Returns `None` if there is nothing to ask: then
-    /// the caller asks no more.
+    /// Returns the calls that a request sent now will answer. Returns `None` if there is nothing to ask; the caller is
+    /// then no longer an asker.
     ///
-    /// To be called directly before the request is sent: calls that give the lock back later wait for the next answer.
+    /// Called directly before the request is sent. Calls that give the lock back later wait for the next answer.
     pub(crate) fn next_unlocks(&self, now: BootInstant) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
-        // Once a release is sent, its answer tells the calls that wait.
+        // Once a release is sent, its answer tells the waiting calls.
         let is_owned = matches!(state.release, Release::NotSent);
         if !is_owned || !std::mem::take(&mut state.was_passed) {
-            // In the same step as the look, so that a record passed on right after this finds no asker and gets a new
+            // In one step with the check, so that a record passed on right after this finds no asker and gets a new
             // one.
             state.askers -= 1;
             return None;
@@ -432,26 +426,25 @@ impl Record {
         })
     }
 
-    /// Notes that the release is about to be sent. A request that was sent before, and is sent again, may then find
-    /// nothing.
+    /// Notes that the release is about to be sent. An earlier question that is sent again may then find nothing.
     ///
-    /// From here on no call is told `false` because a question found nothing.
+    /// So from here on, no call is told `false` because a question found nothing.
     pub(crate) fn releases(&self) {
         self.lock().release = Release::Sent;
     }
 
-    /// Notes that a release was sent, and that nobody has seen an answer.
+    /// Notes that a release was sent, and that its answer was not seen.
     pub(crate) fn doubts_release(&self) {
         self.lock().is_in_doubt = true;
     }
 
-    /// Whether a release that finds nothing may come behind one that was carried out.
+    /// Whether a release that finds nothing may be a repetition of one that was carried out.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.lock().is_in_doubt
     }
 
-    /// Returns whether the lock was still held when it was released, once the server has said so. From then on no hold
-    /// that had the record owes anything for it.
+    /// Returns whether the lock was still held when it was released, once the server has said. From then on, no hold of
+    /// the record owes anything.
     pub(crate) fn was_held(&self) -> Option<bool> {
         match self.lock().release {
             Release::Ended(Ok(was_held)) => Some(was_held),
@@ -459,17 +452,16 @@ impl Record {
         }
     }
 
-    /// Notes how the release ended, and tells the calls that wait.
+    /// Notes how the release ended, and tells the waiting calls.
     ///
-    /// If it failed, the calls are told that too: nobody knows by then whether the lock was held, and none waits for
-    /// the next try.
+    /// A failure is told too: whether the lock was held is then unknown, and no call waits for the next try.
     pub(crate) fn released(&self, outcome: &Outcome) {
         let waiting = {
             let mut state = self.lock();
             state.release = Release::Ended(outcome.clone());
             std::mem::take(&mut state.waiting)
         };
-        // Outside the mutex: a receiver that is woken may look at the record at once.
+        // Sent outside the mutex: a woken receiver may look at the record at once.
         tell(waiting, outcome);
     }
 
@@ -480,7 +472,7 @@ impl Record {
 
 /// The calls that wait for the answer to one request.
 ///
-/// Ends in one of its three methods, by what came of the request.
+/// Consumed by one of its three methods, according to the outcome.
 #[derive(Debug)]
 #[must_use = "whoever waits is told nothing if it is dropped"]
 pub(crate) struct Unlocks<'a> {
@@ -494,10 +486,9 @@ impl Unlocks<'_> {
         tell(self.waiting, &Ok(true));
     }
 
-    /// Tells the calls that the record was gone. Returns `true` if it was lost: it was not our own release that took it
-    /// away.
+    /// Tells the calls that the record was gone. Returns `true` if it was lost, and not taken away by our own release.
     ///
-    /// Nobody is told `false` if a release was on its way: the question may have been carried out behind it.
+    /// If a release was in flight, tells nobody `false`, since the question may have run behind it.
     pub(crate) fn was_gone(self) -> bool {
         let mut state = self.record.lock();
         state.is_gone();
@@ -509,7 +500,7 @@ impl Unlocks<'_> {
                 tell(self.waiting, &outcome);
                 return false;
             }
-            // A copy of the request may have run behind the release, whose answer tells the calls.
+            // The request may have run behind the release, whose answer tells the calls.
             Release::Sent => {
                 state.waiting.extend(self.waiting);
                 return false;
@@ -520,10 +511,10 @@ impl Unlocks<'_> {
         true
     }
 
-    /// Tells the calls that the request went unanswered or was refused. The hold that has the record now gives it back
-    /// to the server.
+    /// Tells the calls that the request went unanswered or was refused. The present hold then gives the record back to
+    /// the server.
     ///
-    /// They are not asked for again: an `unlock` that cannot say whether the lock was held says so.
+    /// No other request is sent for them: their `unlock` returns the error.
     pub(crate) fn failed(self, error: Error) {
         self.record.stay();
         tell(self.waiting, &Err(error));

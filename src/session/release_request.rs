@@ -1,18 +1,18 @@
-//! One request that releases what a server has in excess of a hold, and what its answer means.
+//! The release request: works out what a server has in excess of a hold, releases it, and interprets the answer.
 //!
-//! All releases come through [`Releaser::next`], which works out what is owed at the moment of sending, and through
-//! [`Releaser::answered`], which takes the answer to everyone who depends on it: the hold, the record's earlier holds,
-//! the waiter that got the lock, and the other processes that go first now.
+//! Every release passes through [`Releaser::next`], which works out what is owed at the moment of sending, and through
+//! [`Releaser::answered`], which passes the answer on: to the hold, the record's earlier holds, and the waiter that got
+//! the lock. It also notes which other processes go first now.
 //!
 //! # Invariants
 //!
-//! 1. A release is worked out, sent and answered under its record's turn. One that a `Drop` writes takes the turn along
-//!    to whoever waits for its answer. So two releases of one hold are sent one after the other, and the second finds
-//!    what the first has left to do.
-//! 2. A release that was sent and has no answer leaves its record in doubt, also if its future is dropped. The next one
-//!    that finds nothing then does not count as a loss.
-//! 3. What is marked as ahead was given to the connection that acquisitions use, before them, unless that connection
-//!    has just broken.
+//! 1. A release is worked out, sent and answered under its record's turn. If a `Drop` writes it, the turn goes to the
+//!    code that waits for its answer. So two releases of one hold are sent one after the other, and the second does
+//!    only what the first has left to do.
+//! 2. An unanswered release leaves its record in doubt, even if its future is dropped. If the next release then finds
+//!    nothing, that is no loss.
+//! 3. A release that is marked as ahead was given to the connection that acquisitions use, before them, unless that
+//!    connection has just broken.
 
 use std::future::Future;
 use std::pin::pin;
@@ -39,21 +39,21 @@ use crate::protocol::lock::Target;
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) posted: Posted,
-    /// How many messages had come in on the lock's channel before it: those that come later may be due to it.
+    /// The number of messages on the lock's channel before it. Later ones may be due to it.
     heard: u64,
-    /// Kept until the answer is there. Another release of this hold would find nothing, and take that for a loss.
+    /// Kept until the answer is there. Another release of this hold would find nothing, and take that as a loss.
     turn: Turn,
 }
 
 impl Releaser {
-    /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
-    /// for the hold. What is left of a hold that others here share is released in the background, in its turn.
+    /// Writes the release of a hold that has ended, if the connection takes it at once and no other request for the
+    /// hold is in flight. If others here share the record, the background releases what is left, in its turn.
     ///
-    /// Returns `None` if nothing was written: the caller leaves the release to the background.
+    /// Returns `None` if nothing was written. The caller then leaves the release to the background.
     pub(super) fn write(&self, hold: &Hold, sending: &Sending) -> Option<Written> {
-        // A `Drop` cannot wait for the turn: a request in flight leaves this release to the background.
+        // A `Drop` cannot wait for the turn, so with a request in flight it leaves the release to the background.
         let turn = hold.record.try_turn()?;
-        // The background comes to the same result, and then owes nothing.
+        // The background finds the same, and then owes nothing.
         if !hold.is_surely_ours() {
             return None;
         }
@@ -67,12 +67,12 @@ impl Releaser {
         })
     }
 
-    /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
+    /// Lowers the server's record of a hold to the levels that the hold has here, and returns whether the hold still
     /// stood. The first try may have been `written` already.
     ///
-    /// Sends one request, and another one each time that other processes have taken levels over. Each may take the time
-    /// of one request for this lease, and `patience` if that is longer. If the future is dropped after that, the record
-    /// is in doubt; the caller's `Undo`, or the background, sends another.
+    /// Sends one request, and another one each time other processes have taken levels over. Each may take the time of
+    /// one request for this lease, or `patience` if that is longer. If the future is dropped after a send, the record
+    /// is in doubt, and the caller's `Undo` or the background sends another.
     pub(super) async fn release(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
@@ -89,7 +89,7 @@ impl Releaser {
             None => (hold.record.turn(hold.timeout).await?, None),
         };
         if written.is_none() && !hold.is_surely_ours() {
-            // Another process may hold the lock by the same value. Whatever may be left of this hold ends by its lease.
+            // Another process may hold the lock with the same value. Whatever is left of this hold ends with its lease.
             return Ok(false);
         }
         let began = BootInstant::now();
@@ -112,15 +112,15 @@ impl Releaser {
             let was_moved = matches!(released, Released::Moved { .. });
             let was_held = self.answered(&release, released, &answer);
             if was_moved {
-                // Lets the next holder go on first: at best its release is sent ahead of what this caller asks for now,
-                // and the server works on the second while the answer to the first travels.
+                // Lets the next holder go on first. At best, its release goes ahead of the caller's next request, and
+                // the server works on the second while the answer to the first travels.
                 yield_now().await;
             }
             return Ok(was_held);
         }
     }
 
-    /// Sends a release and waits for the answer, or just waits if it was `written`.
+    /// Sends a release and waits for the answer, or only waits if it was `written`.
     async fn sent(
         &self,
         release: &mut Releasing<'_>,
@@ -128,7 +128,7 @@ impl Releaser {
         written: Option<(Posted, u64)>,
         budget: Duration,
     ) -> Result<Answer, Error> {
-        // Before the first poll: from there on the request may run.
+        // Set before the first poll, from which on the request may run.
         release.is_on_its_way = true;
         let hold = release.hold;
         let call = hold.key().release(release.to);
@@ -137,12 +137,11 @@ impl Releaser {
             Box::pin(self.backend.conclude(posted, &call, budget)).await
         } else {
             let mut request = pin!(self.backend.give_back(&call, budget));
-            // The first poll sends the request, unless there is no connection.
-            // The caller would poll it next anyway. Done here, so that `is_ahead` is noted before any other task can
-            // run.
+            // The first poll sends the request, unless there is no connection. It happens here, and not in the caller,
+            // so that `is_ahead` is noted before any other task can run.
             let answered = request.as_mut().now_or_never();
             if let Some(sending) = sending
-                // A silent server may have no connection, and then nothing was written.
+                // A silent server may have no connection, in which case nothing was written.
                 && self.backend.silence(hold.key().name.key()).is_none()
             {
                 Self::is_ahead(hold, sending);
@@ -153,22 +152,22 @@ impl Releaser {
             }
         };
         if let (Err(_), Some(sending)) = (&answered, sending) {
-            // It is sent again later, so requests from now on would overtake it.
+            // It is sent again later, so new requests would overtake it.
             sending.is_ahead(false);
         }
         release.is_on_its_way = false;
         answered
     }
 
-    /// Handles the answer that other processes have taken over levels of a hold. If none is left here, the hold has
-    /// ended, and the next release gives back whatever the server has. The watchdog drops the hold once it is due.
+    /// Handles the answer that other processes have taken over levels of a hold. If none is left here, the hold ends,
+    /// and the next release gives back whatever the server has. The watchdog drops the hold once it is due.
     pub(crate) fn taken_over(
         &self,
         hold: &Arc<Hold>,
         taken: u32,
         answer: &Answer,
     ) -> Result<Left, Error> {
-        // Each such answer takes a level off, so a call does not get one after the other without end.
+        // Each such answer takes a level off, so a call does not get them forever.
         let is_news = hold.levels() > 0;
         let left = is_news.then(|| hold.taken_over(taken)).flatten();
         let left = left.ok_or_else(|| answer.reply.unexpected())?;
@@ -181,8 +180,7 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Waits for a release of these holds: in a task, if other calls may wait for the turns that it takes, or for its
-    /// answer.
+    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
         release: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -200,13 +198,13 @@ impl Releaser {
 
     /// Releases several holds of one server with one request, as `release` does for one.
     ///
-    /// An error of the request is told to the calls of each of these records.
+    /// The calls of all these records are told of an error of the request.
     pub(super) async fn release_all(
         self: &Arc<Self>,
         holds: &[Arc<Hold>],
     ) -> Result<Vec<bool>, Error> {
         let mut turns = Vec::with_capacity(holds.len());
-        // All tasks that wait for several turns take them in one order, so that no two wait for each other.
+        // All tasks take several turns in one order, so that no two wait for each other.
         let mut in_order: Vec<_> = holds.iter().collect();
         in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
         for hold in in_order {
@@ -246,13 +244,13 @@ impl Releaser {
         Ok(were_held)
     }
 
-    /// Returns what to ask the server for; the caller has the hold's turn. Returns `None` if nothing is owed any more.
+    /// Returns what to ask the server for. The caller has the hold's turn. Returns `None` if nothing is owed any more.
     ///
-    /// Marks the record as being released if this is its last level, so from here on it is not passed on.
+    /// Marks the record as being released if this is its last level, so that it is no longer passed on.
     fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
-        // Guards dropped at the same time owe one release, and the first of them sends it for all, also if they are of
-        // several holds that had one record. A hold that passed its record on owes none. A hold that was never granted
-        // here may have been asked for again since, so it is released again.
+        // Guards dropped at the same time owe one release, which the first of them sends for all, even if several holds
+        // had the record. A hold that passed its record on owes none. A hold that was never granted here may have been
+        // requested again since, so it is released again.
         let is_done = || hold.release() == Release::Done || hold.record.was_held().is_some();
         if hold.was_granted() && is_done() {
             return None;
@@ -274,16 +272,16 @@ impl Releaser {
         })
     }
 
-    /// Whether a hold still stood for which nothing is owed any more: it passed its record on, or another release has
-    /// done it meanwhile.
+    /// Whether a hold still stood for which nothing is owed any more, because it passed its record on or another
+    /// release has done it.
     fn was_held(hold: &Hold) -> bool {
         hold.release() == Release::Done || hold.record.was_held() != Some(false)
     }
 
-    /// Notes that a release is on its way, and that what is asked from now on comes behind it. That holds on one
-    /// connection, but not for the releases of plain locks, which may be transactions.
+    /// Notes that a release is in flight, and that later requests come behind it. This is true on one connection, but
+    /// not for the releases of plain locks, which may be transactions.
     ///
-    /// Those go over another connection, so acquisitions wait for their answers.
+    /// Transactions go over another connection, so acquisitions wait for their answers.
     fn is_ahead(hold: &Hold, sending: &Sending) {
         if !matches!(hold.key().kind, Kind::Plain(_)) {
             sending.is_ahead(true);
@@ -310,32 +308,32 @@ impl Releaser {
         }
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
-            // The answer names the hold by the acquisition id that the script found in the server queue.
+            // The answer identifies the hold by the acquisition id that the script found in the server queue.
             Released::Moved { number } => self.granted(number.into(), answer.sent),
-            // Any owner that has the lock by now took it after this hold.
+            // Any owner that has the lock now took it after this hold.
             Released::Kept | Released::Absent | Released::Taken | Released::Fewer { .. } => {}
         }
-        // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the
-        // server had the hold then, and this release removed it.
+        // An earlier send may have gone unanswered. The lease had not expired when the hold was given back, so the
+        // server still had the hold, and this release removed it.
         let was_held = is_done || answer.repeated || hold.record.is_in_doubt();
         release.tell(&Ok(was_held));
         was_held
     }
 }
 
-/// A release that is about to be sent, or on its way. If it is dropped on its way, the record is in doubt.
+/// A release that is about to be sent or in flight. Dropping it in flight leaves the record in doubt.
 #[derive(Debug)]
 struct Releasing<'a> {
     /// The hold whose turn the caller has.
     hold: &'a Hold,
-    /// The levels that the server is to keep. Only a release of the last one ends the record.
+    /// The levels that the server is to keep. Only the release of the last one ends the record.
     to: Target,
-    /// If it is dropped while this is set, nobody sees the answer: the next release may find that this one was carried
-    /// out.
+    /// Whether the request may run. If dropped while this is set, the answer is lost, and the next release may find
+    /// that this one was carried out.
     is_on_its_way: bool,
-    /// How many messages had come in on the lock's channel before.
+    /// The number of messages on the lock's channel before it.
     ///
-    /// With the number of those who were told of the release, this says which message is the last of theirs.
+    /// Together with the number of subscribers that were told of the release, this tells which message is their last.
     heard: u64,
 }
 
@@ -345,7 +343,7 @@ impl Releasing<'_> {
         self.to.share == 0
     }
 
-    /// Notes that nobody knows what became of the release. One that keeps levels can be repeated without a doubt.
+    /// Notes that the outcome of the release is unknown. One that keeps levels can be repeated, and leaves no doubt.
     fn is_in_doubt(&self) {
         match self.is_last() {
             true => self.hold.record.doubts_release(),
@@ -353,8 +351,7 @@ impl Releasing<'_> {
         }
     }
 
-    /// Notes a release that failed. One that was refused, or never sent, has certainly done nothing, and leaves the
-    /// hold as it was.
+    /// Notes a release that failed. If it was refused or never sent, it did nothing, and the hold is as it was.
     fn failed(&self, error: &Error) {
         if error.is_unanswered() {
             self.is_in_doubt();

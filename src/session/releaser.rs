@@ -1,9 +1,10 @@
-//! Decides who gets a lock that is given back: others that were told of it, or the waiter that the server moved it to.
+//! Decides who gets a lock that is given back: other processes that were told, or the waiter that the server moved it
+//! to.
 //!
-//! A release tells how many subscribers heard it. Where processes do not take turns, a process that locks in a loop
-//! would ask again before the message has reached anybody, and win each time; so it leaves the free lock alone for a
-//! moment, if others were told ([`Releaser::yield_lock`]). A fair lock is given to the first in its queue by the
-//! release itself. If that waits in this process, it is told here ([`Releaser::granted`]).
+//! The answer to a release says how many subscribers heard it. Where processes do not take turns, a process that locks
+//! in a loop would ask again before the message has reached anybody, and win each time. So if others were told, it
+//! leaves the free lock alone for a moment ([`Releaser::yield_lock`]). The release of a fair lock gives it to the first
+//! in its queue. If that one waits in this process, it is told here ([`Releaser::granted`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,20 +27,20 @@ use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::protocol::hold_key::HoldKey;
 
-/// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
-/// their request.
+/// How long this process leaves a free lock to others that were told of it, in round trips. It covers a message to
+/// them, and their request.
 ///
-/// Shorter, and the message would be of no use; longer, and a lock that nobody wants lies idle.
+/// If it were shorter, the message would be useless. If it were longer, a lock that nobody wants would lie idle.
 const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
 
-/// What it takes to give a hold back.
+/// Gives holds back.
 ///
 /// Shared by the session, its watchdog and each [`Share`]. The requests themselves are in `release_request`.
 pub(crate) struct Releaser {
     pub(super) local_locks: Arc<LocalLocks<Undo<Share>>>,
-    /// Counts the messages that came in, and the subscribers that are this process.
+    /// Counts the incoming messages, and the subscribers that are this process.
     pub(super) hub: Arc<Hub>,
     pub(super) backend: Arc<Backend>,
     /// The waiters here that stand in server queues.
@@ -53,10 +54,10 @@ pub(crate) struct Releaser {
 }
 
 impl Releaser {
-    /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before the
-    /// request for that was sent, at `sent`. How long the request took shows how far away the server is.
+    /// Leaves a lock to others if some were `told` that it is free. `heard` is the number of messages before the
+    /// release was sent, at `sent`. How long the request took shows how far away the server is.
     pub(super) fn yield_lock(&self, hold: &Hold, told: u64, heard: u64, sent: BootInstant) {
-        // Readers go together, and are told which goes first. Where processes take turns, the server decides.
+        // Readers share the lock, and are told who goes first. Where processes take turns, the server decides.
         let kind = &hold.key().kind;
         // If only this process was told, there is nobody to leave the lock to.
         let in_reach = || self.hub.listeners(hold.key().name.channel());
@@ -72,7 +73,7 @@ impl Releaser {
             pause,
         };
         local.turns(|turns| turns.yield_lock(yield_period));
-        // The local lock is kept for a while, though no call here may use it.
+        // Keeps the local lock for a while, even if no call here uses it.
         self.runtime.spawn(async move {
             sleep(pause).await;
             drop(local);
@@ -81,14 +82,14 @@ impl Releaser {
 
     /// Returns how many subscribers to a lock's channel are this process, if all subscribers can be counted.
     ///
-    /// Sent along with a question that others count by: in a cluster with plain channels a server knows only its own
-    /// subscribers, and the count would be wrong.
+    /// Sent along with a question whose answer depends on other subscribers. In a cluster with plain channels, a server
+    /// knows only its own subscribers, so the count would be wrong.
     pub(super) fn listeners(&self, key: &HoldKey) -> Option<u64> {
         let counts = self.backend.counts_listeners();
         counts.then(|| self.hub.listeners(key.name.channel()))
     }
 
-    /// Leaves every server queue, and releases what was moved to a waiter that has not gone on with it. Called when the
+    /// Leaves every server queue, and releases every lock that was moved to a waiter and not accepted. Called when the
     /// client closes.
     pub(crate) fn leave_queues(self: &Arc<Self>) {
         for hold in self.grants.give_up_all() {
@@ -96,14 +97,14 @@ impl Releaser {
         }
     }
 
-    /// Tells of the end of a hold whose last level went.
+    /// Reports the end of a hold that has given back its last level.
     pub(super) fn tell_unlocked(&self, hold: &Hold) {
         let (lock, owner) = (hold.key().name.key(), hold.shown_owner());
         debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
         self.tally.hold_ended(hold);
     }
 
-    /// Releases in the background whatever the server has of a hold: the lock, a place in the queue, or nothing.
+    /// Releases whatever the server has of a hold in the background: the lock, a place in the queue, or nothing.
     pub(super) fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
         let local = self.local_locks.enter(hold.key().local_key());
         drop(self.undo(hold, &local));

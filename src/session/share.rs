@@ -1,11 +1,12 @@
-//! What a server may have in excess of a hold, and the `Undo` that takes it away.
+//! A share is what the hold count on a server may have in excess of a hold here. This file has the `Undo` that releases
+//! it.
 //!
 //! The life of a [`Share`]: it is armed before a request that may leave too much of a hold on the server, or when a
-//! level was taken off here. It ends disarmed, if an answer shows that nothing is owed or if the level is a guard's;
-//! run, by an `unlock`; or posted, when it is dropped: the release is then written at once if the connection takes it,
-//! and an [`Unanswered`] waits for the answer in the background.
+//! level is taken off here. It ends in one of three ways. It is disarmed, if an answer shows that nothing is owed or if
+//! a guard takes over the level. It is run, by an `unlock`. Or it is posted, when it is dropped: the release is written
+//! at once if the connection takes it, and an [`Unanswered`] waits for the answer in the background.
 //!
-//! Much of the session is generic in what is owed (`D`), for tests. The types that ship are named here.
+//! Much of the session is generic over what is owed (`D`), for tests. The aliases here name the concrete types.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +29,10 @@ use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::Error;
 
-/// A lock left in its local queue, with the release that is owed for it.
+/// A lock left for the next waiter, with the release that is owed for it.
 pub(crate) type LeftHere = Handoff<Undo<Share>>;
 
-/// The local lock of a name, with what is left there.
+/// The local lock of a name.
 pub(crate) type LocalLockRef = local_lock::LocalLockRef<Undo<Share>>;
 
 /// The place of a call in the local queue.
@@ -40,24 +41,24 @@ pub(crate) type Place<'a> = place::Place<'a, Undo<Share>>;
 /// The turn to ask the server for an owner's first level.
 pub(crate) type Asking<'a> = asking::Asking<'a, Undo<Share>>;
 
-/// A release that is on its way.
+/// A release in flight.
 pub(super) type Sending = asking::Sending<Undo<Share>>;
 
 /// What the server may record for a hold beyond the levels that the hold has here.
 ///
 /// How much that is, is worked out when the release is sent. So several of these for one hold owe one release together,
-/// and the first that is sent pays for all.
+/// which the first one to be sent covers.
 #[derive(Debug)]
 pub(crate) struct Share {
     /// Keeps the hold for the release, though no guard may be left.
     hold: Arc<Hold>,
-    /// Keeps the local lock in use, so that acquisitions of the name find the release on its way.
+    /// Keeps the local lock in use, so that acquisitions of the name find the release in flight.
     local: LocalLockRef,
-    /// The release need not be written at once: a try has failed, or code may still work under the hold.
+    /// Whether the release need not be written at once: a try has failed, or code may still work under the hold.
     ///
     /// A `Drop` then writes nothing itself.
     can_wait: bool,
-    /// What sends it. Shared, since this may outlive the session's handles.
+    /// Sends it. Shared, since this may outlive the session's handles.
     releaser: Arc<Releaser>,
     /// Has a client that closes wait for this.
     owing: TaskTrackerToken,
@@ -66,7 +67,7 @@ pub(crate) struct Share {
 impl Releaser {
     /// Arms an `Undo` before a request is sent that could leave too much of a hold on the server.
     ///
-    /// Nothing is noted in the local lock yet: only a release that is being sent stands in the way of acquisitions.
+    /// Notes nothing in the local lock yet, since only a release in flight blocks acquisitions.
     pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, local: &LocalLockRef) -> Undo<Share> {
         Undo::arm(Share {
             hold: hold.clone(),
@@ -79,7 +80,7 @@ impl Releaser {
 }
 
 impl Share {
-    /// Marks the release as on its way from now on.
+    /// Marks the release as in flight from now on.
     fn sending(&self) -> Sending {
         Sending::new(self.local.clone(), self.hold.owner.clone())
     }
@@ -89,8 +90,8 @@ impl Owed for Share {
     /// Whether the hold still stood when it was given back.
     type Answer = bool;
 
-    /// Sends the release and waits for the answer. If it fails, the drop that follows leaves it to the background,
-    /// which pauses between tries.
+    /// Sends the release and waits for the answer. If it fails, the drop that follows hands it to the background, which
+    /// pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
         let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
         let release = async move {
@@ -106,8 +107,8 @@ impl Owed for Share {
 
     /// Writes the release, if that is possible without waiting, and gives the rest to the background.
     ///
-    /// Called from `drop`, perhaps outside of any runtime, perhaps as the last thing that this process does. What the
-    /// socket has taken is still carried out.
+    /// Called from `drop`, perhaps outside of any runtime, perhaps as the last act of this process. The server still
+    /// carries out what the socket has taken.
     fn post(&mut self) {
         let sending = self.sending();
         let written = match self.can_wait {
@@ -133,11 +134,11 @@ impl Undo<Share> {
         self
     }
 
-    /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
-    /// acquired it.
+    /// Whether one request can release both: the server has them under the same owner. A record that was passed on
+    /// stays under the owner that acquired it.
     ///
-    /// Only those can be in one request: the script takes one owner field for all of its locks. Nor can a hold of
-    /// which other processes may have taken levels over: the script does not compare what is known of that.
+    /// The script takes one owner field for all of its locks. It does not compare known levels, so a hold whose levels
+    /// other processes may have taken over does not fit either.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|undo| &undo.owed.hold);
         let [ours, theirs] = [one, other].map(|hold| hold.key());
@@ -148,8 +149,8 @@ impl Undo<Share> {
                 .all(|hold| hold.target().known.is_none())
     }
 
-    /// Runs several undos now, for holds of one server that are given back by one request, and returns whether each
-    /// hold still stood. What cannot be undone stays owed, and goes to the background.
+    /// Runs several undos now, with one request for holds of one server, and returns whether each hold still stood.
+    /// What cannot be undone stays owed, and goes to the background.
     ///
     /// If this future is dropped, each `Undo` posts its own release.
     pub(crate) async fn run_all(undos: Vec<Self>) -> Result<Vec<bool>, Error> {
@@ -161,7 +162,7 @@ impl Undo<Share> {
         let (this, released) = (releaser.clone(), holds.clone());
         let release = async move {
             let were_held = this.release_all(&released).await;
-            // Before the `Undo`s: an acquisition that waits for these releases can go.
+            // Dropped before the `Undo`s, so that acquisitions that wait for these releases can go on.
             drop(sendings);
             were_held
         };
@@ -171,20 +172,20 @@ impl Undo<Share> {
     }
 }
 
-/// A release that the background task sends until it is answered, or is worth nothing any more.
+/// A release that the background task sends until it is answered or pointless.
 #[derive(Debug)]
 struct Unanswered {
-    /// The hold that it is for. How much to release is worked out at each try.
+    /// Its hold. How much to release is worked out at each try.
     hold: Arc<Hold>,
     /// Keeps acquisitions of the name behind what is owed for it.
     ///
-    /// Given up once the server has refused: nobody knows how long it will.
+    /// Dropped once the server has refused, since it may refuse for a long time.
     sending: Option<Sending>,
-    /// The first try, if a `Drop` has made it: its answer is still to come.
+    /// The first try, if a `Drop` has made it and its answer is still to come.
     written: Option<Written>,
-    /// From then on the server has dropped the hold by itself.
+    /// By then, the server has dropped the hold by itself.
     ///
-    /// Counted from when it was posted, by the longest lease that was ever asked for.
+    /// The longest lease ever requested, counted from when this was posted.
     end: BootInstant,
     releaser: Arc<Releaser>,
     /// Has a client that closes wait for this.
@@ -192,7 +193,7 @@ struct Unanswered {
 }
 
 impl Owing for Unanswered {
-    /// Several releases of one hold stand in the ledger once.
+    /// Several releases of one hold share an entry in the retry queue.
     fn hold(&self) -> Option<u64> {
         Some(self.hold.id)
     }
@@ -201,8 +202,8 @@ impl Owing for Unanswered {
 impl Background for Unanswered {
     fn send<'a>(&'a mut self, _: &'a Backend) -> BoxFuture<'a, Result<(), Error>> {
         let written = self.written.take();
-        // No lease runs out behind this. Within the time of a request for a short lease, a server that is far away would
-        // never answer, and the acquisitions of the name would wait for that.
+        // No lease depends on this, so it may take long. Within the time of a request for a short lease, a distant
+        // server would never answer, and the acquisitions of the name would wait for that.
         let patience = self.releaser.command_timeout;
         let release = self
             .releaser
@@ -210,7 +211,7 @@ impl Background for Unanswered {
         Box::pin(release.map(|released| released.map(drop)))
     }
 
-    /// In a cluster the slot may have moved, so the server is looked up when this is asked.
+    /// In a cluster the slot may have moved, so each call looks up the server.
     fn place(&self, backend: &Backend) -> ledger::Place {
         let home = backend.home(self.hold.key().name.key());
         home.map(|node| node.id())
@@ -220,8 +221,8 @@ impl Background for Unanswered {
         self.written.is_some()
     }
 
-    /// Once the lease has passed, a server that answers has nothing left of the hold. A server that does not answer may
-    /// still take the lock, by a request that it has not read yet.
+    /// Once the lease has passed, a server that answers has nothing left of the hold. A silent server may still take
+    /// the lock, by a request that it has not read yet.
     fn has_ended(&self, error: &Error) -> bool {
         error.is_refusal() && BootInstant::now() >= self.end
     }

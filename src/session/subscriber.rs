@@ -1,16 +1,16 @@
-//! The task that listens to one server: subscribes, hands on what arrives, and proves that it would arrive.
+//! The task that listens to one server: subscribes, passes messages on, and proves that they would arrive.
 //!
-//! There is one for each server that has a channel with waiters. It has at most one round trip under way, a batch of
-//! SUBSCRIBEs with a PING behind them. The PING is what counts: its answer shows that the server has carried out the
-//! commands before it, and that the connection works in both directions.
+//! Each server that has a channel with waiters has one. It has at most one round trip in flight, a batch of SUBSCRIBEs
+//! with a PING behind them. The PING is what counts: its answer shows that the server has carried out the commands
+//! before it, and that the connection works in both directions.
 //!
 //! # Invariants
 //!
 //! 1. A channel is marked as subscribed only by the answer to a PING on the connection that its SUBSCRIBE went out on.
-//!    A reconnect drops the round trip that is under way, and with it that answer.
+//!    A reconnect drops the round trip in flight, and that answer with it.
 //! 2. UNSUBSCRIBE is sent only between round trips. So the commands for one channel leave in the order in which they
 //!    were decided.
-//! 3. An error of a command, whatever it is, leads to a new connection: after it nobody knows what the server has.
+//! 3. Any error of a command leads to a new connection, since the state of the old one is unknown.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,19 +24,19 @@ use super::backend::{Node, PushEvent, Subscribed};
 use super::hub::Hub;
 use crate::error::Error;
 
-/// How often the connection is proved to be alive while a call waits. Also how long a channel is kept after its last
-/// waiter, for the next waiter.
+/// How often a PING checks the connection while a call waits. Also how long a channel is kept after its last waiter,
+/// for the next one.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// What listens to one server: how its task is told of work. The channels themselves are the hub's.
+/// The signals to the task that listens to one server. The channels themselves belong to the hub.
 #[derive(Debug, Default)]
 pub(super) struct Subscriber {
-    /// The server has a channel more, or less.
+    /// Signals that a channel was added to the server or removed.
     ///
     /// The task looks for unasked channels whenever this fires.
     pub(super) changed: Notify,
-    /// Channels that this server had and another one has by now. This server goes on sending messages for them until
-    /// they are left here, unless it took them away itself.
+    /// Channels that have moved from this server to another one. This server goes on sending messages on them until
+    /// they are unsubscribed here, unless it took them away itself.
     pub(super) left: Mutex<Vec<Arc<str>>>,
 }
 
@@ -48,9 +48,9 @@ impl Hub {
     pub(super) async fn listen(self: Arc<Self>, node: Arc<Node>, subscriber: Arc<Subscriber>) {
         let mut messages = node.messages();
         let mut pulse = pulse();
-        // One round trip at a time; what is asked for meanwhile shares the next.
+        // One round trip at a time. Channels that are added in the meantime share the next.
         let mut asking = None;
-        // A message came in since the last pulse, which proves as much as an answer.
+        // Whether a message came in since the last pulse, which proves as much as an answer.
         let mut is_alive = false;
         loop {
             if asking.is_none() {
@@ -60,8 +60,7 @@ impl Hub {
                 }
             }
             tokio::select! {
-                // A reconnect goes before the answer to a PING: that answer may be of a connection that is no longer
-                // the present one.
+                // A reconnect comes before the answer to a PING, which may be from the old connection.
                 biased;
                 news = messages.next() => match news {
                     Some(PushEvent::Message { channel, text }) => {
@@ -71,8 +70,8 @@ impl Hub {
                     Some(PushEvent::Gone(channel)) => self.gone(&node, &channel),
                     Some(PushEvent::Missed) => self.wake_all(&node),
                     Some(PushEvent::Reconnected) => {
-                        // Dropped: the channels in it were asked for on the old connection. `deafen` has them asked for
-                        // again.
+                        // Dropped, since its channels were asked for on the old connection. `deafen` makes this task
+                        // ask for them again.
                         asking = None;
                         self.deafen(&node);
                     }
@@ -91,7 +90,7 @@ impl Hub {
                     }
                 }
                 () = subscriber.changed.notified() => {}
-                // Only between round trips: a channel could otherwise be left first and subscribed to afterwards.
+                // Only between round trips. Otherwise the UNSUBSCRIBE of a channel could overtake its SUBSCRIBE.
                 _ = pulse.tick(), if asking.is_none() => {
                     self.leave(&node, &subscriber).await;
                     if self.lock().retire(&node, &subscriber) {
@@ -107,11 +106,11 @@ impl Hub {
         }
     }
 
-    /// Subscribes, and waits until that is done. With no channels, proves that the connection is alive.
+    /// Subscribes, and waits until that is done. Without channels, only proves that the connection is alive.
     ///
-    /// Returns the channels that are subscribed by then. A channel whose slot has moved, or that was refused, is not
-    /// among them, and remains marked as asked unless it has to be asked for again at once. Dropping this future leaves
-    /// the commands sent: invariant 1 says what becomes of them.
+    /// Returns the channels that are then subscribed. A channel whose slot has moved, or that was refused, is not among
+    /// them. It remains marked as asked, unless it has to be asked for again at once. Dropping this future does not
+    /// unsend the commands: see invariant 1.
     async fn ask(
         &self,
         node: &Arc<Node>,
@@ -134,16 +133,16 @@ impl Hub {
                 self.ask_anew(node, &channel);
                 None
             }
-            // It is asked for again with the next pulse.
+            // Asked for again with the next pulse.
             Subscribed::Refused => None,
         };
         (asked.into_iter().filter_map(here).collect(), proved)
     }
 
-    /// Has a channel asked for again if its slot has come back to this server meanwhile. Otherwise the channel is
-    /// another server's, and `deal` gives it to that one.
+    /// Clears the mark of a channel whose slot has come back to this server in the meantime, so that it is asked for
+    /// again. Otherwise, `deal` assigns it to its new server.
     ///
-    /// Both conditions count: by the map the slot is here, and the hub has dealt the channel to this server.
+    /// Both conditions are needed: the map has the slot on this server, and the hub has assigned the channel to it.
     fn ask_anew(&self, node: &Node, name: &str) {
         let is_here = self.backend.home(name).is_some_and(|home| *home == *node);
         if let Some(channel) = self.lock().channels.get_mut(name) {
@@ -151,10 +150,10 @@ impl Hub {
         }
     }
 
-    /// Handles a connection on which a command failed: until the channels are subscribed to on another one, messages
-    /// may be lost, so nobody relies on them and waiters ask every second.
+    /// Handles a connection on which a command failed. Until the channels are subscribed on another one, messages may
+    /// be lost, so waiters do not rely on them and ask every second.
     fn connection_failed(&self, node: &Node, error: &Error) {
-        // A server that answers nothing at all is told of as an outage.
+        // A server that does not answer at all is logged as an outage.
         let is_outage = node.is_outage();
         match (!is_outage).then(|| self.deaf.tell()).flatten() {
             Some(untold) => {
@@ -166,13 +165,13 @@ impl Hub {
         self.backend.relisten(node);
     }
 
-    /// Unsubscribes from channels that nobody waits for, or that are not here any more.
+    /// Unsubscribes from channels that have no waiters, or that have moved to another server.
     async fn leave(&self, node: &Node, subscriber: &Subscriber) {
         let mut left = std::mem::take(&mut *subscriber.lock());
         self.lock().take_unused(node, &mut left);
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
-                // A new connection has none of the channels that were left.
+                // On a new connection, nothing is left to unsubscribe.
                 return self.connection_failed(node, &error);
             }
         }
@@ -186,7 +185,7 @@ impl Subscriber {
 }
 
 /// Returns the timer of the pulse. The first tick comes after one pulse, since a new subscriber has just asked. Missed
-/// ticks are not made up for: several PINGs in a row prove nothing more.
+/// ticks are skipped: several PINGs in a row prove no more than one.
 fn pulse() -> Interval {
     let mut pulse = interval(PULSE);
     pulse.reset();

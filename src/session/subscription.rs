@@ -1,4 +1,4 @@
-//! A waiter's interest in a channel: whether messages arrive, and what has come since the waiter last looked.
+//! A waiter's interest in a channel: whether messages arrive, and whether any have come since the waiter last looked.
 //!
 //! A waiter notes the count of messages, asks the server, and then waits for another count. Since the count is noted
 //! before the request is sent, a release that happens while the request is on its way is never missed.
@@ -13,20 +13,20 @@ use super::hub::Hub;
 use crate::clock::BootInstant;
 use crate::protocol::waiter::Listening;
 
-/// What a waiter sees of a channel.
+/// The state of a channel that its waiters see.
 ///
-/// `news` never falls, and whatever changes `is_subscribed` to `false` raises it. So a waiter that compares both fields
-/// with those it knows sees every change that concerns it, though not how many there were.
+/// `news` never falls, and whatever sets `is_subscribed` to `false` raises it. So a waiter that compares both fields
+/// with the values it knows sees that there was a change, though not how many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChannelState {
-    /// Whether messages arrive: a subscription was confirmed, and nothing has happened since that may have ended it.
+    /// Whether messages arrive: a subscription was confirmed, and nothing since may have ended it.
     pub(super) is_subscribed: bool,
-    /// How many messages have come in, and how many events that may have cost one.
+    /// The number of messages that have come in, plus the events that may have cost one.
     pub(super) news: u64,
-    /// When there will be news without a message, as a message announced.
+    /// The instant, announced by a message, at which there will be news without a message.
     ///
-    /// The turn of another process ends then, and with it what keeps this one from the lock. Nobody sends anything at
-    /// that instant, so the waiter wakes itself.
+    /// The turn of another process ends then, which no longer keeps this one from the lock. Nobody sends a message at
+    /// that instant, so the waiter wakes by itself.
     pub(super) soon: Option<BootInstant>,
 }
 
@@ -39,43 +39,43 @@ impl ChannelState {
     }
 }
 
-/// A waiter's interest in a channel. While there is one, the process stays subscribed; the channel outlives the last
-/// one by up to a pulse.
+/// A waiter's interest in a channel. As long as there is one, the process stays subscribed. The channel outlives the
+/// last one by up to a pulse.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// For the end of the interest, in `drop`.
+    /// Used by `drop`.
     pub(super) hub: Arc<Hub>,
     pub(super) channel: Arc<str>,
-    /// The channel's state. The hub drops the sender only with a channel that has no user, so as long as this lives it
-    /// is that of the channel in the hub.
+    /// The channel's state. The hub drops the sender only with a channel that has no users, so this always belongs to
+    /// the channel in the hub.
     pub(super) state: watch::Receiver<ChannelState>,
-    /// The state up to which the waiter has taken account of everything.
+    /// The last state that the waiter has handled.
     pub(super) known: ChannelState,
 }
 
 impl Subscription {
-    /// Whether messages arrive. When they begin to arrive, that is news too: a message may have been published before.
+    /// Whether messages arrive. When they begin to, that is news too, since a message may have been published before.
     pub(crate) fn is_heard(&self) -> bool {
         self.state.borrow().is_subscribed
     }
 
-    /// Returns how many messages, or signs of lost ones, have come in since the channel was entered.
+    /// Returns the number of messages, and of signs of lost ones, since the channel was entered.
     ///
-    /// Compared with [`Hub::heard_on`] by a process that leaves the lock to others until as many have released it
-    /// again.
+    /// A process that leaves the lock to others compares it with [`Hub::heard_on`], until as many have released the
+    /// lock again.
     pub(crate) fn count(&self) -> u64 {
         self.state.borrow().news
     }
 
-    /// Takes all news up to now as known. Returns the state of the subscription.
+    /// Marks all news up to now as known. Returns the state of the subscription.
     ///
-    /// To be called before each request, so that what happens from then on is news.
+    /// Called before each request, so that later events are news.
     pub(crate) fn catch_up(&mut self) -> Listening {
         self.known = *self.state.borrow_and_update();
         self.known.listening()
     }
 
-    /// Whether messages arrive, and how many had come in by then. Takes nothing as known.
+    /// Returns whether messages arrive, and how many have come in. Marks nothing as known.
     pub(crate) fn listening(&self) -> Listening {
         self.state.borrow().listening()
     }
@@ -83,7 +83,7 @@ impl Subscription {
     /// Waits for news that is not known yet.
     ///
     /// News is a message, a change of whether messages arrive, or the instant that was announced as the end of a turn.
-    /// It is known from then on. Cancel safe: what was not returned is still news to the next call.
+    /// Once returned, it is known. Cancel safe: news that was not returned goes to the next call.
     pub(crate) async fn news(&mut self) {
         loop {
             let now = *self.state.borrow_and_update();
@@ -91,7 +91,7 @@ impl Subscription {
                 self.known = now;
                 return;
             }
-            // Each announcement counts once, also if the instant has passed by now.
+            // Each announcement counts once, even if its instant has passed.
             let soon = now.soon.filter(|_| now.soon != self.known.soon);
             let announced = async {
                 match soon {
@@ -100,7 +100,7 @@ impl Subscription {
                 }
             };
             tokio::select! {
-                // The hub is gone with the client. The call that waits here notices that by itself.
+                // The hub is gone with the client. The waiting call notices that by itself.
                 changed = self.state.changed() => if changed.is_err() {
                     pending::<()>().await;
                 },

@@ -1,9 +1,9 @@
-//! The hold that goes on with the record of another hold of this process, without a request.
+//! The successor hold: takes over or joins the record of another hold of this process, without a request.
 //!
-//! Two ways lead to one. A lock is passed on: the hold before has ended ([`Hold::pass_to`]). Readers join holds that go
-//! on as a rule ([`Hold::join`]). Either way the new hold begins with the deadline that was confirmed last. The server
-//! is asked whether the record still stood (`Watchdog::confirm`): always when a lock was passed on, and for readers
-//! once its last answer grows old.
+//! Two ways lead to one. A lock is passed on when the hold before has ended ([`Hold::pass_to`]). Readers join a hold
+//! that usually goes on ([`Hold::join`]). Either way, the new hold begins with the deadline that was confirmed last.
+//! Then the server is asked whether the record still stood (`Watchdog::confirm`): always when a lock was passed on, and
+//! for readers once the last answer grows old.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,38 +13,39 @@ use crate::clock::BootInstant;
 use crate::options::LeaseMode;
 use crate::owner::Owner;
 
-/// The owner and terms of the hold that is to get a record which a hold of this process has, or had.
+/// The owner and terms of a hold that is to get the record of another hold of this process.
 ///
-/// Made by the call that is about to have the lock; see `AcquireRequest::successor`.
+/// Made by the call that is about to get the lock: see `AcquireRequest::successor`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Successor<'a> {
-    /// Whose hold it will be. The record keeps the field of the owner that acquired it.
+    /// The owner of the new hold. The record keeps the field of the owner that acquired it.
     pub(crate) owner: &'a Owner,
-    /// What the call asked for. Its lease has to be that of the record, which no request changes here.
+    /// The lease mode that the call asked for. Its lease has to equal that of the record, since no request is sent to
+    /// change that.
     pub(crate) lease_mode: LeaseMode,
-    /// The least that must be left of the lease.
+    /// The least time that must be left of the lease.
     pub(crate) min_validity: Duration,
-    /// How long the hold may be renewed, counted from now: the limit is one of each hold and not of the record.
+    /// How long the hold may be renewed, counted from now. The limit belongs to each hold, not to the record.
     pub(crate) max_hold: Option<Duration>,
-    /// When the call that asks for the lock came.
+    /// When the call came.
     ///
     /// A reader that came after a writer must not join the readers before that writer.
     pub(crate) came: BootInstant,
 }
 
 impl Hold {
-    /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`; the
-    /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is on its way, or
-    /// what is left of the lease is too little or not what `next` asks for.
+    /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`. The
+    /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is in flight, or the
+    /// rest of the lease is too short or not what `next` asks for.
     ///
     /// Runs under the local lock's mutex, in one step with taking the handoff out. The caller disarms the old hold's
     /// `Undo` if this succeeds, and drops it otherwise, which releases the record.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
-        // Kept to the end: whoever has the turn next finds the old hold's release done.
+        // Kept to the end, so that whoever has the turn next finds the old hold's release done.
         let _turn = self.record.try_turn()?;
         let now = BootInstant::now();
         let is_free_to = match self.key().kind.is_shared() {
-            // A read lock that nobody has any more is still not for a reader that a waiting writer came before.
+            // Even when no reader has the lock any more, a reader must not take it if a waiting writer came before.
             true => self.record.is_open(now, next.came),
             false => self.record.can_pass(),
         };
@@ -53,12 +54,12 @@ impl Hold {
         }
         let mut old = self.lock();
         let mut state = old.next(now, next)?;
-        // A fenced lock is not passed on without a token: the server has to make the next one.
+        // A fenced lock is not passed on without a token left, since the server has to make the next one.
         let tokens = match old.tokens {
             Some(tokens) => Some(tokens.next()?),
             None => None,
         };
-        // No release that was owed for the old hold is sent from now on: it would release the next hold.
+        // From now on, no release that was owed for the old hold may be sent, as it would release the next hold.
         old.release = Release::Done;
         state.hold(now, next.lease_mode, tokens);
         drop(old);
@@ -66,12 +67,12 @@ impl Hold {
         Some(self.beside(next, state))
     }
 
-    /// Makes a hold that reads by the record of this one together with the others, for the call described by `next`.
-    /// Returns `None` if the call has to ask the server, also while a request for the record is on its way, which may
-    /// cut its lease.
+    /// Makes a hold that shares the record of this one with other readers, for the call described by `next`. Returns
+    /// `None` if the call has to ask the server, for example while a request for the record is in flight that may cut
+    /// its lease.
     ///
-    /// Runs under the local lock's mutex. The joined hold may have ended: its schedule is still the one that was
-    /// confirmed last, and `Record::join` sees to it that some hold has the record.
+    /// Runs under the local lock's mutex. The joined hold may have ended. Its schedule is still the last confirmed one,
+    /// and `Record::join` ensures that some hold has the record.
     pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.try_turn()?;
         let now = BootInstant::now();
@@ -84,18 +85,18 @@ impl Hold {
         Some(self.beside(next, state))
     }
 
-    /// Makes another hold by the same record, with the same time limit for requests.
+    /// Makes another hold of the same record, with the same time limit for requests.
     fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
         Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
     }
 }
 
 impl State {
-    /// The state of a hold that goes on with this one's record. Returns `None` if what is left of the lease is too
-    /// little, or not what the next hold asks for.
+    /// Returns the state of a hold that takes over this one's record, or `None` if the rest of the lease is too short
+    /// or not what the next hold asks for.
     ///
-    /// At least half of the lease: the new holder gets the deadline of the old one, and the first renewal has to come
-    /// before that.
+    /// At least half of the lease has to be left: the new holder gets the old deadline, and its first renewal has to
+    /// come before that.
     fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
         let lease = next.lease_mode.lease();
         let least = next.min_validity.max(lease.get() / 2);
@@ -117,7 +118,7 @@ mod tests {
         LeaseMode::Fixed(LeaseTime::new(lease).unwrap())
     }
 
-    /// Makes a hold that was granted with this lease `ago`, and given back.
+    /// Makes a hold that was granted `ago`, and given back.
     fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
         let name = LockName::new("", "k").unwrap();
         let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);

@@ -1,9 +1,8 @@
-//! What a local lock, and what is left in it, synchronize with. In unit tests this is shuttle's, which tries out the
+//! The synchronization primitives of local locks and handoffs. In unit tests these are shuttle's, which tries out the
 //! orders in which tasks may run.
 //!
-//! Only the modules that shuttle runs take their mutexes from here: `local_lock` and its parts, `record`, and what
-//! leaves and takes handoffs. A mutex of the standard library next to them is invisible to it, so none may be held
-//! where a task could yield.
+//! Only the modules that shuttle runs take their mutexes from here: `local_lock` and its parts, `record`, and
+//! `handoff`. shuttle does not see mutexes of the standard library, so none may be held where a task could yield.
 
 #[cfg(not(test))]
 pub(crate) use shipped::*;
@@ -34,11 +33,11 @@ mod tried {
     pub(crate) use shuttle_tokio::task::JoinHandle;
 
     thread_local! {
-        /// Whether timers fire. A step that works only because they fire would be slow.
+        /// Whether timers fire. A step that works only because of a timer would be slow.
         pub(crate) static TIMERS: Cell<bool> = const { Cell::new(true) };
     }
 
-    /// Time has no length here: a timer fires before anything else that can happen, or after it, or never.
+    /// Time has no length here: a timer fires before any other event, after it, or never.
     pub(crate) async fn sleep(_: Duration) {
         if !TIMERS.get() {
             pending::<()>().await;
@@ -48,7 +47,7 @@ mod tried {
         }
     }
 
-    /// Waits for tasks, some of which are aborted wherever they are.
+    /// Waits for tasks, some of which are aborted at any point.
     pub(crate) async fn ended(
         stay: Vec<future::JoinHandle<()>>,
         leave: Vec<future::JoinHandle<()>>,

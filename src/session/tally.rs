@@ -1,7 +1,7 @@
-//! Counts what a client does and has. The rest of the client tells what happened: some of it by methods here, the rest
-//! to the numbers themselves.
+//! The tally is the set of counters of a client. The rest of the client reports events to it, by the methods here or to
+//! the counters themselves.
 //!
-//! With the feature `metrics` all of it is recorded too; without it, nothing is left of that.
+//! The feature `metrics` also records them as metrics. Without it, that code is compiled out.
 
 use std::collections::HashMap;
 use std::iter;
@@ -19,12 +19,12 @@ use crate::stats::{
     TrafficNumbers,
 };
 
-/// The counts of one client.
+/// The counters of one client.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// What is not recorded by name.
+    /// The counters that are not recorded by name.
     all: Group,
-    /// By the names that were chosen.
+    /// The counters of the names that the settings list.
     named: HashMap<Box<str>, Group>,
     pub(super) renewals: RenewalNumbers,
     traffic: TrafficNumbers,
@@ -32,7 +32,7 @@ pub(crate) struct Tally {
     connections: ConnectionNumbers,
 }
 
-/// The numbers that may have the name of a lock as a label.
+/// The counters that may have the name of a lock as a label.
 #[derive(Debug)]
 struct Group {
     /// By the number of the kind.
@@ -40,18 +40,18 @@ struct Group {
     lost: LossNumbers,
 }
 
-/// A call that is under way. If it is dropped before it has [ended](Self::ended), it counts as cancelled.
+/// A running call. If it is dropped before it has [ended](Self::ended), it counts as cancelled.
 #[derive(Debug)]
 #[must_use = "it counts as cancelled when it is dropped"]
 pub(crate) struct OpenCall<'a> {
     kind: &'a KindNumbers,
-    /// Nobody wants to know without metrics.
+    /// `None` without metrics, where nobody reads it.
     begun: Option<BootInstant>,
     outcome: &'a Count,
 }
 
 impl Tally {
-    /// With the recorder for metrics that is installed now.
+    /// Creates the counters, with the metrics recorder that is installed now.
     pub(crate) fn new(settings: &Settings) -> Self {
         let client = Labels::of_client(settings.label.as_deref());
         let named = settings.metrics_by_name.iter();
@@ -67,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// A call begins that asks for this name.
+    /// Counts a call for this name as begun.
     pub(crate) fn call<'a>(&'a self, kind: Counted, name: &str) -> OpenCall<'a> {
         let kind = self.of(kind, name);
         kind.waiting.raise(1);
@@ -78,23 +78,23 @@ impl Tally {
         }
     }
 
-    /// A call of an owner that had the lock was granted it again.
+    /// Counts a re-entry.
     pub(crate) fn reentered(&self, kind: Counted, name: &str) {
         self.of(kind, name).reentered.add(1);
     }
 
-    /// A call was granted a lock in memory.
+    /// Counts a lock that was granted in memory.
     pub(crate) fn handed_over(&self, kind: Counted, name: &str) {
         self.of(kind, name).handed_over.add(1);
     }
 
-    /// A hold stands from now on.
+    /// Counts a hold that begins.
     pub(crate) fn hold_begins(&self, hold: &Hold) {
         let key = hold.key();
         self.permits_taken(Counted::from(&key.kind), key.name.key(), 1);
     }
 
-    /// A hold was given back or lost, for whatever reason.
+    /// Counts the end of a hold, given back or lost.
     pub(crate) fn hold_ended(&self, hold: &Hold) {
         let key = hold.key();
         let since = || hold.lock().since;
@@ -105,7 +105,7 @@ impl Tally {
         self.of(kind, name).held.raise(permits);
     }
 
-    /// Permits that were taken at `since` are no longer held.
+    /// Counts permits as returned that were taken at `since`.
     pub(crate) fn permits_returned(
         &self,
         kind: Counted,
@@ -120,7 +120,7 @@ impl Tally {
         }
     }
 
-    /// A hold was lost that somebody relied on.
+    /// Counts the loss of a hold that somebody relied on.
     pub(crate) fn lost(&self, hold: &Hold, loss: LossReason) {
         let lost = &self.group(hold.key().name.key()).lost;
         let lost = match loss {
@@ -129,7 +129,7 @@ impl Tally {
             LossReason::Displaced => &lost.displaced,
             LossReason::Forced => &lost.forced,
             LossReason::Closed => &lost.closed,
-            // Of guards, and of sets.
+            // These are losses of guards and of sets only.
             LossReason::Unlocked | LossReason::NoMajority => return,
         };
         lost.add(1);
@@ -167,7 +167,7 @@ impl Group {
 }
 
 impl OpenCall<'_> {
-    /// The call returns this. A refusal is by its `deadline` busy, or too late.
+    /// Counts the result of the call. Its `deadline` decides whether a refusal counts as busy or as a time-out.
     pub(crate) fn ended<T>(mut self, deadline: Deadline, output: &Result<Option<T>, Error>) {
         let numbers = self.kind;
         self.outcome = match output {

@@ -1,4 +1,4 @@
-//! Work that others may wait for. A task of the client goes on with it while nobody polls the call that it is for.
+//! Work that others may wait for. A task of the client drives it even while nobody polls the call that it is for.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,21 +12,21 @@ use super::hold::Hold;
 use super::sync::{JoinHandle, Spawner};
 use crate::error::{Error, ErrorKind};
 
-/// How many request timeouts a call waits for a task that does not go on: one for a turn, and two for requests.
+/// How many request timeouts a call waits for a stalled task: one for a turn, and two for requests.
 const STALLED: u32 = 3;
 
 /// The work, until it is done or dropped.
 type Work<T> = Arc<Mutex<Option<Pin<Box<dyn Future<Output = T> + Send>>>>>;
 
-/// The task that polls the work. If this is dropped, the work is.
+/// The task that polls the work. Dropping this drops the work.
 struct Task<T> {
     work: Work<T>,
     handle: JoinHandle<Option<T>>,
 }
 
-/// Runs work under the turns of these holds' records in a task. It is dropped if this future is.
+/// Runs work under the turns of these holds' records in a task. Dropping this future drops the work.
 ///
-/// Fails if the task does not go on: the runtime of the client may be busy, or may not run.
+/// Fails if the task stalls: the client's runtime may be busy, or may not run.
 pub(crate) async fn in_task<T: Send + 'static>(
     runtime: &Spawner,
     holds: &[Arc<Hold>],
@@ -39,7 +39,7 @@ pub(crate) async fn in_task<T: Send + 'static>(
     loop {
         let before = turns();
         match timeout(limit, &mut task.handle).await {
-            // Without an output only if the runtime has ended.
+            // There is no output only if the runtime has ended.
             Ok(output) => {
                 let output = output.ok().flatten();
                 return output.unwrap_or_else(|| Err(Error::closed()));
@@ -72,7 +72,7 @@ fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
     let output = future.as_mut().poll(context);
     let done = if output.is_ready() { slot.take() } else { None };
     drop(slot);
-    // Outside the mutex: its drop may run any code.
+    // Dropped outside the mutex, since its drop may run any code.
     drop(done);
     output.map(Some)
 }
@@ -80,8 +80,8 @@ fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
         self.handle.abort();
-        // At once, and not when the runtime comes to it: what the caller does next, or the end of the runtime, is to
-        // find the turn free. If the task polls the work just now, it drops it.
+        // Dropped at once, and not when the runtime gets to it, so that the turn is free for whatever comes next. If
+        // the task is polling the work now, the task drops it.
         let work = self.work.try_lock().ok().and_then(|mut slot| slot.take());
         drop(work);
     }

@@ -1,9 +1,9 @@
-//! Whether this process may have a lock once more, or lets others have it.
+//! Decides whether this process may take a lock once more, or lets other processes go first.
 //!
-//! Two limits are kept here, both for the sake of other processes. While the lock is passed on in memory nobody else
-//! can have it, so that is limited in number and time once others wait ([`Turns::may_pass`]). And after a release of
-//! which others were told, this process leaves the lock alone until each of them has had it, or none wants it
-//! ([`YieldPeriod`]). Only functions of what is known and the time; `hold/front` carries out what they say.
+//! Two rules are here, both for the sake of other processes. While the lock is passed on in memory, nobody else can
+//! have it, so that is limited in number and time once others wait ([`Turns::may_pass`]). And after a release that
+//! others were told of, this process leaves the lock alone until each of them has had it, or none wants it
+//! ([`YieldPeriod`]). These are pure functions of the state and the time; `hold/front` carries them out.
 
 use std::time::Duration;
 
@@ -11,39 +11,39 @@ use crate::clock::BootInstant;
 
 /// How long others count as waiting after they were last known to wait.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// How long the lock is passed on within this process while others wait. After the first section that ends later than
-/// that, it is their turn.
+/// How long the lock is passed on within this process while others wait. The first holder to finish after that releases
+/// it to them.
 const LONGEST_STREAK: Duration = Duration::from_millis(5);
 
-/// What is known of others that want the lock.
+/// What is known of other processes that want the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// How often in a row the lock was passed on within this process, and since when.
+    /// How many times in a row the lock was passed on within this process.
     ///
-    /// Back to zero when this row of calls has ended.
+    /// Zero again when the streak has ended.
     streak: u32,
-    /// The first time in this row that passing on was considered.
+    /// The first time in this streak that passing on was considered.
     passing_since: Option<BootInstant>,
     /// When others were last known to wait for the lock.
     ///
-    /// By a release that told others, or by an answer to the question whether the record stands.
+    /// Known from a release that told others, or from an answer to the question whether the record stands.
     others_waited: Option<BootInstant>,
-    /// Others that wait go first.
+    /// Set while others that wait go first.
     ///
     /// Ends with the next grant here.
     yield_period: Option<YieldPeriod>,
-    /// This process has a place in the turn order, or may have one.
+    /// Whether this process has a place in the turn order, or may have one.
     ///
-    /// Set before the request that may make one, so that a leave is sent even if the answer is lost.
+    /// Set before the request that may create one, so that a leave is sent even if the answer is lost.
     pub(crate) is_placed: bool,
-    /// How long the last request for the lock took that a waiting call sent.
+    /// The round trip of the last request for the lock that a waiting call sent.
     ///
-    /// The turn of this process has to last for longer.
+    /// The turn of this process has to last longer than that.
     pub(crate) trip: Duration,
 }
 
-/// The others that a process that had the lock lets go first: as many as were told that the lock is free. Each of them
-/// sends a message when it gives the lock back in turn.
+/// The period in which a process that had the lock lets others go first: as many as were told that the lock is free.
+/// Each of them sends a message when it gives the lock back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct YieldPeriod {
     /// The last of their messages, by the hub's count.
@@ -54,12 +54,12 @@ pub(crate) struct YieldPeriod {
 
 impl Turns {
     /// Whether the lock may be passed on within this process once more. While others wait, it is passed on at most
-    /// `streak` times in a row, and for a limited time. With `counts`, it is known whether others wait.
+    /// `streak` times in a row, and for a limited time. `counts` says that the server tells whether others wait.
     ///
-    /// Starts the clock of this row if it does not run.
+    /// Starts the clock of this streak if it is not running.
     pub(crate) fn may_pass(&mut self, now: BootInstant, streak: u32, counts: bool) -> bool {
         let since = *self.passing_since.get_or_insert(now);
-        // If it is not known, others count as waiting.
+        // If that is unknown, others count as waiting.
         let others_wait = !counts || self.is_wanted_elsewhere(now);
         !others_wait || self.streak < streak && since.until(now) < LONGEST_STREAK
     }
@@ -70,13 +70,12 @@ impl Turns {
         self.others_waited.is_some_and(lately)
     }
 
-    /// Notes whether others wait for the lock, by the server's account.
+    /// Notes whether others wait for the lock, according to the server.
     pub(crate) fn others_wait(&mut self, waiting: bool) {
         self.others_waited = waiting.then(BootInstant::now);
     }
 
-    /// Notes that this process had the lock once more, one call behind the other; `false` if this row of calls has
-    /// ended.
+    /// Notes that the lock was passed on within this process once more. `false` ends the streak.
     pub(crate) fn count(&mut self, passed_on: bool) {
         if passed_on {
             self.streak = self.streak.saturating_add(1);
@@ -86,7 +85,7 @@ impl Turns {
         }
     }
 
-    /// Returns how often in a row the lock was had here, one call behind the other.
+    /// Returns how many times in a row the lock was passed on within this process.
     pub(crate) fn streak(&self) -> u32 {
         self.streak
     }
@@ -98,7 +97,7 @@ impl Turns {
         self.yield_period = Some(yield_period);
     }
 
-    /// Returns which others go first now, if any do.
+    /// Returns the present yield period, if there is one.
     pub(crate) fn yield_period(&self) -> Option<YieldPeriod> {
         self.yield_period
     }

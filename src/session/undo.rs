@@ -1,8 +1,8 @@
-//! What a request may have left on a server though nobody here has it, and how that is undone.
+//! The `Undo`: a guard that gives back what a request may have left on a server without an owner here.
 //!
 //! Every request that takes something is sent with one of these armed. So whatever happens to the call (it is dropped
-//! anywhere, it fails, its answer is lost) something here owns what the server may have, and gives it back. What
-//! exactly is owed, and how, is an [`Owed`]: the levels of a hold ([`Share`](super::share::Share)), or the permits of a
+//! anywhere, it fails, its answer is lost), something here owns what the server may have, and gives it back. An
+//! [`Owed`] defines what is owed and how: the levels of a hold ([`Share`](super::share::Share)), or the permits of a
 //! call ([`PermitRecord`](super::permit_record::PermitRecord)).
 
 use std::future::Future;
@@ -12,42 +12,42 @@ use crate::error::Error;
 
 /// What a server may have in excess.
 ///
-/// An implementation must make [`run`](Self::run) and [`post`](Self::post) harmless if the server has nothing: a
-/// request may have failed before it was sent, or may be carried out after the undoing.
+/// Implementations must make [`run`](Self::run) and [`post`](Self::post) harmless if the server has nothing: a request
+/// may have failed before it was sent, or may run after the undo.
 pub(crate) trait Owed: Send {
-    /// What the server says when it is undone, for a caller that waits.
+    /// The server's answer, for a caller that waits.
     type Answer;
 
     /// Undoes it now.
     ///
-    /// If the future is dropped or fails, it is still owed, and [`post`](Self::post) follows.
+    /// If the future fails or is dropped, it is still owed, and [`post`](Self::post) follows.
     fn run(&mut self) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 
-    /// Gives it to the background task, which goes on until the server has answered.
+    /// Hands it to the background task, which repeats it until the server has answered.
     ///
     /// Called from `drop`: it must not wait, and must do without a runtime.
     fn post(&mut self);
 
     /// Notes that nothing is owed any more.
     ///
-    /// Called when it is disarmed, which includes the end of a [`run`](Self::run) that succeeded.
+    /// Called when it is disarmed, including after a [`run`](Self::run) that succeeded.
     fn end(&mut self) {}
 }
 
-/// What a request may have left on a server, undone unless disarmed. It is armed before a request is sent that may
-/// leave too much on a server, until an answer shows that nothing is owed, or a guard takes over. If it is dropped
-/// before that, wherever that happens, it is undone in the background.
+/// Undoes what a request may have left on a server, unless disarmed. It is armed before the request is sent, and
+/// disarmed when an answer shows that nothing is owed or a guard takes over. Dropping it before that, anywhere, has it
+/// undone in the background.
 #[derive(Debug)]
 #[must_use = "dropping it has it undone in the background"]
 pub(crate) struct Undo<T: Owed> {
-    /// What is owed, worked out when it is undone.
+    /// What is owed. Its extent is worked out when it is undone.
     pub(super) owed: T,
     /// Whether a drop undoes it.
     is_armed: bool,
 }
 
 impl<T: Owed> Undo<T> {
-    /// Takes over what a server may have from now on. To be called before the request is sent.
+    /// Takes responsibility for what a server may have. Must be called before the request is sent.
     pub(crate) fn arm(owed: T) -> Self {
         Self {
             owed,
@@ -57,13 +57,13 @@ impl<T: Owed> Undo<T> {
 
     /// Disarms it: nothing is owed, or other code takes over what is owed.
     ///
-    /// To be called in one step, without an await, with handing on what was granted.
+    /// Must be called in one step, without an await, with handing on what was granted.
     pub(crate) fn disarm(mut self) {
         self.is_armed = false;
         self.owed.end();
     }
 
-    /// Undoes it now. What the server does not answer stays owed, and is undone in the background.
+    /// Undoes it now. Without an answer, it stays owed and is undone in the background.
     pub(crate) async fn run(mut self) -> Result<T::Answer, Error> {
         // Still armed: an error, or the end of this future, drops `self` and posts it.
         let answer = self.owed.run().await?;

@@ -1,14 +1,13 @@
-//! How a level is released, from its guard down to all calls that wait for the answer. From top to bottom:
+//! Releases a level, from its guard down to all calls that wait for the answer. From top to bottom:
 //!
 //! 1. The level is taken off its hold. If other holds here have the record, nothing is owed.
-//! 2. The last level is left to the call that waits for the lock here,
-//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or by one that is sent
-//!    (`share`, `release_request`);
+//! 2. The last level is left as a handoff to the call that waits for the lock here,
+//! 3. or a release lowers the server's record, written by a `Drop` or sent by `unlock` (`share`, `release_request`);
 //! 4. the server answers the release,
-//! 5. and every call that gave the lock back under this record is told the outcome.
+//! 5. and every call that gave the lock back under this record learns the outcome.
 //!
-//! Step 1 and 2 are done without an await, by [`Session::release_level`], so a caller that is dropped there has lost
-//! nothing. The rest belongs to the [`Undo`] and to the record: it happens whether or not anybody waits for it.
+//! [`Session::release_level`] does steps 1 and 2 without an await, so a caller that is dropped there loses nothing. The
+//! rest belongs to the [`Undo`] and to the record, and happens whether or not anybody waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +26,8 @@ use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::LeaseMode;
 
-/// How many request timeouts an `unlock` waits for an outcome that it did not ask for itself. The handoff that it left
-/// may lie for a while, and another request may be on its way before the one that tells.
+/// How many request timeouts an `unlock` waits for an outcome that another task asks for. The handoff may lie for a
+/// while, and another request may be in flight before the one that tells.
 const UNCONFIRMED: u32 = 3;
 
 /// A level that was given back.
@@ -37,21 +36,20 @@ const UNCONFIRMED: u32 = 3;
 #[derive(Debug)]
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum LevelRelease {
-    /// The server has to be asked: it has more levels than the hold has here now.
+    /// The server has more levels than the hold has here now, so a release has to be sent.
     Undo(Undo<Share>),
-    /// Other holds here have the record. The last of them releases it; whether it still stands is all there is to
-    /// learn.
+    /// Other holds here have the record, and the last of them releases it. The caller only learns whether the record
+    /// still stands.
     Shared(Arc<Hold>),
-    /// It was left for a waiter here. The receiver is told once the server has said whether the record still stood.
+    /// It was left for a waiter here. The receiver learns from the server whether the record still stood.
     Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
 impl Session {
-    /// Takes one level off a hold, with the guard that goes with it, and leaves the lock to a waiter here if that is
-    /// possible. Sends nothing. Returns `None` if the hold has ended before: what is owed for it then is owed
-    /// elsewhere.
+    /// Takes one level off a hold, together with its guard, and leaves the lock to a waiter here if possible. Sends
+    /// nothing. Returns `None` if the hold had ended before: then other code owes whatever is owed.
     ///
-    /// A hold whose last level this was leaves the watchdog's registry first, so that no renewal is sent behind the
+    /// If this was the last level, the hold leaves the watchdog's registry first, so that no renewal is sent after the
     /// release.
     pub(crate) fn release_level(
         &self,
@@ -74,7 +72,7 @@ impl Session {
             return Some(LevelRelease::Undo(undo));
         }
         self.watchdog.unwatch(hold);
-        // The next waiter here has to ask the server, so nothing is left for it.
+        // The next waiter here has to ask the server, so there is no handoff.
         if !hold.record.can_pass() {
             local.forget(hold);
             return Some(LevelRelease::Undo(undo));
@@ -85,7 +83,7 @@ impl Session {
         })
     }
 
-    /// Waits for the release of a level that was given back. Fails if the hold did not stand any more.
+    /// Waits for the release of a level that was given back. Fails if the hold no longer stood.
     ///
     /// If this future is dropped, the release goes on in the background: the [`Undo`] posts it.
     pub(crate) async fn finish_release(
@@ -95,7 +93,7 @@ impl Session {
     ) -> Result<(), Error> {
         let was_held = match release {
             LevelRelease::Undo(undo) => undo.run().await?,
-            // Readers do not wait to be told again what the server has just said.
+            // The server has just confirmed the record, so readers need not wait for another answer.
             LevelRelease::Shared(hold) | LevelRelease::Left(hold, _)
                 if hold.record.is_seen(BootInstant::now()) =>
             {
@@ -110,15 +108,15 @@ impl Session {
         still_held(was_held, name)
     }
 
-    /// Waits until the server has said whether a record that was left to others still stood. That depends on no waiter:
-    /// the record is asked about as soon as it is passed on, and released if it is not.
+    /// Waits until the server has said whether a record that was left to others still stood. This depends on no waiter:
+    /// a task asks about the record as soon as it is passed on, and releases it if it is not.
     async fn told(
         &self,
         hold: &Hold,
         outcome: oneshot::Receiver<Outcome>,
         name: &LockName,
     ) -> Result<bool, Error> {
-        // While others read by this record, its release may be far off: the server is asked now.
+        // While others read under this record, its release may be far off, so the server is asked now.
         if hold.record.was_joined() {
             self.watchdog.confirm(hold);
         }
@@ -129,8 +127,8 @@ impl Session {
     }
 }
 
-/// Returns the error if the server has said nothing of a lock that was left to a waiter here. The outcome is unknown,
-/// so it counts as unanswered.
+/// Returns the error of a lock that was left to a waiter here, if the server has not confirmed it. The outcome is
+/// unknown, so it counts as unanswered.
 fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     let name = name.key();
     let text =
@@ -138,8 +136,8 @@ fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     Error::new(ErrorKind::Timeout, text).unanswered()
 }
 
-/// Turns what the server said of a release into what its caller is told: a lock that was no longer held is an error,
-/// since somebody else may have been inside.
+/// Converts the outcome of a release into the caller's result. A lock that was no longer held is an error, since
+/// somebody else may have been inside.
 pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
     if was_held {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Gives up the waiters for a fair lock that keep others waiting, and that nobody polls. They begin again when they are
+//! Gives up waiters for a fair lock that nobody polls and that keep others waiting. They begin again when they are
 //! polled.
 //!
-//! A future that shares a task with others may not be polled while these go on, and none of them must wait for it.
+//! A future that shares a task with others may go unpolled while they run, and they must not wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::releaser::Releaser;
 use crate::clock::BootInstant;
 use crate::protocol::hold_key::numeral;
 
-/// How long a waiter that has the lock may take to go on with it. As long again, it and the others have to show that
-/// they are polled.
+/// How long a waiter that was granted the lock may take to accept it. After that, it and the others have the same time
+/// again to show that they are polled.
 const GRANT_LIES: Duration = Duration::from_millis(500);
 
 impl Releaser {
@@ -25,13 +25,13 @@ impl Releaser {
         self.tell_holder(&number, Told::Granted(sent));
     }
 
-    /// Tells a waiter by whose hold the server has the lock.
+    /// Tells a waiter whose hold has the lock on the server.
     ///
-    /// It has a second to take that. If nobody polls it, its hold is given up, with those of all others for this lock
-    /// that nobody polls: they cost the rest one second together. They begin again if they are polled later.
+    /// It has a second to accept. If nobody polls it, its hold is given up, along with all others for this lock that
+    /// nobody polls. So together they cost the rest one second. They begin again if they are polled later.
     pub(super) fn tell_holder(self: &Arc<Self>, number: &str, told: Told) {
-        // Otherwise the waiter has left, and owes a release of its own.
-        // A grant that is told twice, by a release and by a sign of life, has one such limit.
+        // Otherwise the waiter has left, and owes a release of its own; or the grant was told before, by a release or a
+        // sign of life, and its limit is already running.
         let is_news = self.grants.tell(number, told);
         let Some(number) = numeral(number).filter(|_| is_news) else {
             return;
@@ -54,7 +54,7 @@ impl Releaser {
         });
     }
 
-    /// Gives up a waiter if nobody polls it. Returns whether it is given up, or has gone on with its grant.
+    /// Gives up a waiter if nobody polls it. Returns `true` if it was given up or has accepted its grant.
     pub(crate) async fn pass(self: &Arc<Self>, number: u64) -> bool {
         let since = BootInstant::now();
         self.grants.poke(number);
@@ -63,13 +63,14 @@ impl Releaser {
         !self.grants.stands(number)
     }
 
-    /// Gives up a waiter and `others` if nobody has polled them since `since`; none of them if the first was polled.
+    /// Gives up a waiter, and those of `others` that nobody has polled since `since` either. If the waiter was polled,
+    /// gives up none.
     fn give_up_unpolled(self: &Arc<Self>, number: u64, others: &[u64], since: BootInstant) {
         let Some(hold) = self.grants.give_up(number, since) else {
             return;
         };
         debug!(lock = %hold.key().name.key(), owner = %hold.shown_owner(), "released what nobody has taken");
-        // The places go first, so that the release moves the lock to none of them.
+        // Their places go first, so that the release does not move the lock to one of them.
         for other in others {
             if let Some(other) = self.grants.give_up(*other, since) {
                 self.release_unused(&other);

@@ -1,17 +1,16 @@
 //! Renews every lease that asked for it, and reports the holds that were lost, from one task.
 //!
 //! A hold is entered when it is granted, under the instant at which something is next due for it. The task takes out
-//! what is due, has [`Schedule`](crate::protocol::renewal::Schedule) say what that is, and sends one request for many
-//! holds. Each answer moves the deadline of its holds and enters them again. A record that was passed on in memory is
-//! asked about separately ([`Watchdog::confirm`]).
+//! the holds that are due, asks [`Schedule`](crate::protocol::renewal::Schedule) what to do, and sends one request for
+//! many holds. Each answer moves the deadlines of its holds, and they are entered again. Records that were passed on in
+//! memory are checked separately ([`Watchdog::confirm`]).
 //!
 //! # Invariants
 //!
-//! 1. A hold that is watched and has not ended is in the registry, or its request is on its way and its deadline is
-//!    later than that can take. So no deadline passes unnoticed. While its request waits for room at the server, it is in
-//!    the registry for its deadline.
-//! 2. A hold leaves the registry before its release is sent. An answer that comes later finds it ended, and changes
-//!    nothing that matters.
+//! 1. A watched hold that has not ended is in the registry, or its request is in flight and ends before its deadline.
+//!    So no deadline passes unnoticed. While its request waits for room at the server, it is in the registry under its
+//!    deadline.
+//! 2. A hold leaves the registry before its release is sent. A later answer finds it ended, and has no effect.
 //! 3. A loss is reported once, by whoever ends the hold.
 //! 4. The registry's mutex is locked last, under a hold's state if both are needed.
 
@@ -44,11 +43,12 @@ use crate::pace::Pace;
 use crate::protocol::hold_key::{Shape, numeral};
 use crate::protocol::renewal::RenewalAction;
 
-/// The longest sleep. Timers stop while the machine is suspended; the clock does not, and is looked at this often.
+/// The longest sleep. Timers stop while the machine is suspended, but the clock does not. So the task reads the clock
+/// this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// The shortest time between two warnings that renewals fail. How that ends is told separately.
+/// The shortest time between two warnings that renewals fail. The outcome is logged separately.
 const FAILURES_APART: Duration = Duration::from_secs(5);
-/// The shortest time between two warnings of calls that may wait for a holder that waits for them.
+/// The shortest time between two warnings about a possible deadlock.
 const WAITS_APART: Duration = Duration::from_secs(60);
 /// The most holds in one script.
 const BATCH: usize = 100;
@@ -58,10 +58,10 @@ const BATCH: usize = 100;
 pub(crate) struct Watchdog {
     /// The holds by the instant at which something is due.
     registry: Mutex<Registry>,
-    /// Something is due before the instant at which the task meant to wake.
+    /// Signals that something is due before the task meant to wake.
     woken: Notify,
     releaser: Arc<Releaser>,
-    /// What is told of outages and losses: a thousand locks that go with one server make a few lines in the log.
+    /// Decides what to log about outages and losses: a thousand locks that are lost with one server make a few lines.
     outages: OutageLog,
     /// The limit for warnings that a server refuses renewals.
     failures: Pace,
@@ -69,18 +69,18 @@ pub(crate) struct Watchdog {
     waits: Pace,
 }
 
-/// What is due, and when the task looks next.
+/// The holds with something due, and when the task wakes next.
 #[derive(Debug)]
 struct Registry {
     /// By instant, then by the hold's id: two holds may be due at the same time.
     due: BTreeMap<(BootInstant, u64), Arc<Hold>>,
-    /// When the task wakes by itself.
+    /// When the task wakes by its timer.
     ///
     /// [`NEVER`](BootInstant::NEVER) while nothing is due: the next hold that is entered then wakes it.
     wakes: BootInstant,
 }
 
-/// What the server is asked about many holds.
+/// A kind of request about many holds.
 ///
 /// A round is one request for each group of holds that are asked about alike: see [`Watchdog::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,10 +91,10 @@ enum Round {
     Check,
 }
 
-/// What the server refused to be asked in one request: because of one of the holds, perhaps, or because their slot is
-/// being moved and not all of them are in one place.
+/// A request about many holds that the server refused. One of the holds may be the reason, or a slot that is being
+/// moved, with some of its keys on each server.
 ///
-/// The task asks again for each of them by itself, so that the others get their answers in time.
+/// The task then asks about each hold separately, so that the others get their answers in time.
 #[derive(Debug)]
 struct Refused {
     round: Round,
@@ -128,17 +128,17 @@ impl Watchdog {
         })
     }
 
-    /// Watches a hold, or works out again when it is due.
+    /// Watches a hold, or updates when it is due.
     ///
-    /// To be called after each change of its schedule, such as another guard.
+    /// Must be called after each change of its schedule, such as another guard.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         self.place(hold, &mut hold.lock(), BootInstant::now());
     }
 
-    /// Does the same with the hold's state at hand: with a hundred thousand holds, each look at one costs more than all
-    /// that is done with it.
+    /// Does the same with the state already locked: with a hundred thousand holds, locking each costs more than the
+    /// work itself.
     ///
-    /// The task is woken only if this is due before it would wake by itself.
+    /// Wakes the task only if the hold is due before the task would wake by itself.
     fn place(&self, hold: &Arc<Hold>, state: &mut State, now: BootInstant) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
@@ -158,9 +158,9 @@ impl Watchdog {
         }
     }
 
-    /// Stops watching a hold: always before its release is sent, so that no renewal follows the release.
+    /// Stops watching a hold. Always called before its release is sent, so that no renewal follows the release.
     ///
-    /// Called by whoever has ended the hold, so that it cannot be entered again.
+    /// The caller has ended the hold, so that it cannot be entered again.
     pub(crate) fn unwatch(&self, hold: &Arc<Hold>) {
         let mut state = hold.lock();
         if let Some(at) = state.watched.take() {
@@ -168,47 +168,46 @@ impl Watchdog {
         }
     }
 
-    /// Ends a hold whose lease can no longer be trusted. Returns the release that is owed for it, if any; if it is
-    /// dropped, it is sent in the background. Returns `None` if the hold had ended before.
+    /// Ends a hold whose lease can no longer be trusted. Returns the release that is owed for it, if any. Dropping that
+    /// sends it in the background. Returns `None` if the hold had ended before.
     ///
-    /// Called by the task when a deadline has passed or the server has denied the hold; by a guard that notices first;
-    /// and by calls that displace, force or close.
+    /// Called by the task when a deadline has passed or the server has denied the hold, by a guard that notices first,
+    /// and by calls that displace the hold, release it by force, or close the client.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
-        // The server says only that it is gone. A message may have said why.
+        // The server says only that the hold is gone. A message may have said why.
         let left = hold.end(match loss {
             LossReason::Gone => hold.record.why_gone(),
             _ => loss,
         })?;
         self.tally().hold_ended(hold);
-        // Ended first, so that an answer that comes now cannot enter it again.
+        // The hold has ended before this, so an answer that comes now cannot enter it again.
         self.unwatch(hold);
         let local = self.releaser.local_locks.enter(hold.key().local_key());
         local.forget(hold);
-        // The record is gone for all holds that have it. Only the first that is lost tells the others.
+        // The record is gone for all its holds. The first that is lost ends the others.
         if loss == LossReason::Gone && hold.record.is_loss_to_be_told() {
             self.lose_all(&local, &hold.record);
         }
-        // A hold without guards was detached. It lives until its lease ends, and this is that end, unless others
-        // renewed it.
+        // A hold without guards was detached, and lives until its lease ends. That is now, unless others renewed it.
         let was_renewed = left == Left::Nothing && hold.record.was_joined();
         if !guarded && !was_renewed {
             return None;
         }
         let reason = match loss {
-            // At a close nobody is told what had passed by then.
+            // When the client closes, an earlier expiry is not reported.
             LossReason::Closed => loss,
             _ => hold.loss().unwrap_or(loss),
         };
         self.tally().lost(hold, reason);
         self.tell_loss(hold, reason);
-        // What the server may have yet, and may be released without taking anything from others.
+        // What the server may still have, and what can be released without taking anything from others.
         let owes = left != Left::Others
             && match loss {
-                // Where Java freed a read-write lock by force, the keys of the levels are left.
+                // If Java freed a read-write lock by force, the keys of the levels are left.
                 LossReason::Gone => hold.key().kind.sides().is_some(),
                 LossReason::Closed => true,
-                // What stands there now may be another hold that is not told apart from this one.
+                // The server may now have another hold that the key does not distinguish from this one.
                 _ => hold.key().is_told_apart(),
             };
         let undo = || self.releaser.undo(hold, &local);
@@ -218,9 +217,9 @@ impl Watchdog {
         })
     }
 
-    /// Ends all holds that have a record which the server no longer has.
+    /// Ends all holds of a record that the server no longer has.
     ///
-    /// Those that have ended before are passed over.
+    /// Skips those that have ended before.
     fn lose_all(&self, local: &LocalLockRef, record: &Arc<Record>) {
         for hold in local.having(record) {
             drop(self.lose(&hold, LossReason::Gone));
@@ -247,16 +246,16 @@ impl Watchdog {
                 Some(ended) = requests.join_next() => match ended {
                     Ok(None) => {}
                     Ok(Some(refused)) => for hold in refused.holds {
-                        // Each hold by itself: the hold that was refused does not keep the others from their answers.
+                        // Each hold by itself, so that the refused one does not keep the others from their answers.
                         let Refused { round, shape, budget, .. } = refused;
                         requests.spawn(self.clone().ask(round, shape, vec![hold], budget));
                     },
                     Err(error) => {
-                        // Else it was cancelled: its runtime ends.
+                        // Otherwise it was cancelled, because its runtime ends.
                         if error.is_panic() {
                             warn!(%error, "a renewal ended early");
                         }
-                        // Its holds may not have been placed again, and their deadlines come all the same.
+                        // Its holds may not have been entered again, but their deadlines still count.
                         self.releaser.local_locks.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
@@ -275,8 +274,7 @@ impl Watchdog {
     /// something is due again, or `None` if nothing is.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = BootInstant::now();
-        // A request has the holds of one slot. So no server waits for another, nor does a slot for one that is being
-        // moved.
+        // A request has the holds of one slot. So no server waits for another, and no slot for one that is being moved.
         let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let mut state = hold.lock();
@@ -296,8 +294,8 @@ impl Watchdog {
                 state.schedule.asked(action == RenewalAction::Renew);
             }
             let since = state.watched.unwrap_or(now);
-            // The hold is placed again once its request is answered or has failed. Until then it is placed only for a
-            // deadline that may come before.
+            // The hold is entered again once its request is answered or has failed. Until then, it is entered only for
+            // a deadline that may come first.
             let answered = now.plus(hold.timeout * 2);
             match round.is_some() && state.schedule.deadline() > answered {
                 true => state.watched = None,
@@ -325,7 +323,7 @@ impl Watchdog {
         let longest = now.plus(LONGEST_SLEEP);
         registry.wakes = match registry.due.keys().next() {
             Some((at, _)) => longest.min(*at),
-            // Holds come and go faster than this task is polled: it is not woken for each of them.
+            // Holds may come and go faster than this task is polled, so it is not woken for each.
             None if registry.wakes > now => longest,
             None => BootInstant::NEVER,
         };
@@ -341,8 +339,8 @@ impl Watchdog {
             .collect()
     }
 
-    /// Sends one request about many holds, and enters each of them again by its answer. Returns them instead if the
-    /// server has refused to be asked about all together.
+    /// Sends one request about many holds, and enters each of them again according to the answer. Returns them instead
+    /// if the server refuses the request.
     async fn ask(
         self: Arc<Self>,
         round: Round,
@@ -395,18 +393,17 @@ impl Watchdog {
         None
     }
 
-    /// Waits until a server has room for a request about these holds, and leaves out those of which nothing is to be
-    /// asked any more.
+    /// Waits until a server has room for a request about these holds. Drops those that need no request any more.
     ///
-    /// The time to answer begins behind this wait. A request that stood in a long line at the server would be given up
-    /// before its answer came, and its connection replaced: the server would work, and everything be lost.
+    /// The time limit of the request begins after this wait. Otherwise, a request in a long queue at the server would
+    /// time out before its answer, and its connection would be replaced. All the server's work would then be lost.
     async fn room<'a>(
         &self,
         room: &'a Semaphore,
         round: Round,
         holds: &mut Vec<Due>,
     ) -> Option<SemaphorePermit<'a>> {
-        // No more than `BATCH`, so less than all the room.
+        // At most `BATCH`, and so less than the whole room.
         let wanted = holds.len() as u32;
         if let Ok(permit) = room.try_acquire_many(wanted) {
             return Some(permit);
@@ -421,7 +418,7 @@ impl Watchdog {
         permit
     }
 
-    /// Enters each hold again that the server has, and ends the others.
+    /// Enters again each hold that the server has, and ends the others.
     fn answered(&self, round: Round, holds: &[Due], standing: &[bool], sent: BootInstant) {
         let now = BootInstant::now();
         let mut gone = 0;
@@ -439,7 +436,7 @@ impl Watchdog {
             self.place(hold, &mut state, now);
         }
         if round == Round::Renew {
-            // Behind all others: none of them waits for this.
+            // Comes last, so that none of the holds waits for it.
             holds.iter().for_each(|due| self.tell_wait(&due.hold));
             let renewals = &self.tally().renewals;
             renewals.renewed.add((holds.len() - gone) as u64);
@@ -448,14 +445,14 @@ impl Watchdog {
         debug!(holds = holds.len(), ?round, took = ?sent.until(now), "confirmed");
     }
 
-    /// Has holds tried again soon whose request failed. Their deadlines stay where they were.
+    /// Schedules another try for holds whose request failed. Their deadlines stay as they were.
     fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
         if round == Round::Renew {
             self.tally().renewals.failed.add(count as u64);
         }
-        // A server that does not answer is told of once, as an outage.
+        // A server that does not answer is logged once, as an outage.
         let node = holds.first().and_then(|due| self.node(&due.hold));
         let is_outage = node.is_none_or(|node| node.is_outage());
         match (!is_outage).then(|| self.failures.tell()).flatten() {
@@ -473,11 +470,11 @@ impl Watchdog {
         }
     }
 
-    /// Schedules a check, due now, of every hold that a disruption makes doubtful.
+    /// Schedules an immediate check of every hold that a disruption makes doubtful.
     ///
-    /// The answer shows whether they still stand; until then they are trusted as before.
+    /// The answers show whether they still stand. Until then, they are trusted as before.
     fn check(&self, disruption: &Disruption) {
-        // That a server does not answer, or does so again, says nothing about what it has.
+        // Whether a server answers says nothing about the holds that it has.
         if matches!(
             disruption,
             Disruption::Unreachable(_) | Disruption::Silent { .. } | Disruption::Answers(_)

@@ -1,4 +1,4 @@
-//! What is judged when a call returns, and when none will return any more.
+//! The judgement of calls: when one returns, and at the end of the run.
 
 use redlatch::{Error, ErrorKind};
 
@@ -6,12 +6,11 @@ use super::{Call, Judge};
 use crate::machine::now;
 use crate::plan::Kind;
 
-/// What a call may take longer than its limit and the time of a command: turns of tasks, and timers of whole
+/// How much longer a call may take than its limit and one command, because of task scheduling and timers of whole
 /// milliseconds.
 const SLACK: u64 = 50;
 
-/// Keys that have no end: the last fencing token, since when a server of a RedLock has forgotten nothing, and the ends
-/// of permits.
+/// Keys without an expiry: the last fencing token, the server epoch of a RedLock, and the ends of permits.
 const UNENDING: [&str; 3] = ["lock_token:", "redlock_mark", ":timeout"];
 
 impl Judge {
@@ -41,7 +40,8 @@ impl Judge {
         id
     }
 
-    /// Nobody polls a call for so long from now on. Until it is polled again it may have been granted what it asks for.
+    /// Notes that nobody polls a call for `span` from now on. It may be granted what it asks for before it is polled
+    /// again.
     pub fn unpolled(&mut self, call: u64, span: u64) {
         let Some(call) = self.calls.get_mut(&call) else {
             return;
@@ -63,7 +63,7 @@ impl Judge {
         self.check_span(&call, outcome);
         // Clients connect within the first second.
         let plan = self.plan();
-        // Where all is near enough for the shortest lease.
+        // With all servers near enough for the shortest lease.
         let in_calm = plan.weather == "calm" && plan.spread == 0 && call.began > self.begun + 1_000;
         if let Some(error) = error
             && in_calm
@@ -75,7 +75,7 @@ impl Judge {
             let what = format!("error in calm weather: {}: {error}", call.what);
             self.violation(what);
         }
-        // One that asks for several may have had some of them.
+        // A call for several names may have got some of them.
         if outcome == "dropped" || error.is_some() || call.names.len() > 1 {
             call.names.iter().for_each(|name| self.owed(*name));
         }
@@ -103,7 +103,7 @@ impl Judge {
                 Kind::Counted | Kind::Expirable | Kind::Latch
             )
         };
-        // One that asks for several may have some of them.
+        // A call for several names may have some of them.
         let others = self.calls.values().filter(|other| other.names.len() > 1);
         if let [name] = call.names[..]
             && is_lock(&name)
@@ -122,7 +122,7 @@ impl Judge {
         }
     }
 
-    /// Judges what is left when nothing has happened for long.
+    /// Judges what is left on a server after a long quiet time.
     pub fn end(&mut self, server: usize, keys: &[(String, i64, String)], channels: &[String]) {
         for (key, ttl, value) in keys {
             let shared = self.plan().names.iter().position(|shared| {

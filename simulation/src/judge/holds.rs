@@ -1,4 +1,4 @@
-//! What is judged when a hold begins and when it ends.
+//! The judgement of holds: when one begins and when it ends.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::locks::Guard;
 use crate::machine::now;
 use crate::plan::Kind;
 
-/// For how long a record may be passed on within a process before that finds out that it was gone.
+/// How long a process may pass a record on before it finds out that the record was gone.
 const PASSED_ON: u64 = 2_000;
 
 impl Judge {
-    /// Returns why a hold of this name from this time on may have ended without a word of its holder.
+    /// Returns an excuse if a hold of this name since this time may have ended without notice to its holder.
     pub(super) fn excuse(&self, name: usize, since: u64) -> Option<&'static str> {
         let is_after = |time: Option<u64>| time.is_some_and(|time| time + PASSED_ON >= since);
         if is_after(self.names[name].forced) {
@@ -22,7 +22,7 @@ impl Judge {
         is_after(self.names[name].forgotten).then_some("the server forgot it")
     }
 
-    /// A lock was granted. Returns the number of the hold.
+    /// Notes that a lock was granted. Returns the number of the hold.
     pub fn granted(
         &mut self,
         (process, task): (usize, usize),
@@ -46,7 +46,7 @@ impl Judge {
         for hold in self.holds.values_mut().filter(|hold| hold.name == name) {
             let left = match &hold.belief {
                 Belief::Lock(other) if !other.is_lost() => Some(other.remaining()),
-                // Whoever is paused drops nothing.
+                // A paused process drops nothing.
                 Belief::Body if !self.paused.contains_key(&hold.process) => Some(0),
                 _ => None,
             };
@@ -74,15 +74,15 @@ impl Judge {
             let last = self.names[name].token;
             let known = &self.names[name];
             let since = self.asked(process, task);
-            // One that asked before the server knew that the last level was given back may have joined it.
+            // A call that asked before the server knew of the last release may have joined that hold.
             let free = match is_named(owner) {
                 true => known.free + self.plan().command_timeout,
                 false => known.free,
             };
             let has_joined = known.token_owner.as_ref() == Some(owner) && since <= free;
             let is_nested = is_nested || has_joined || known.left.contains(owner);
-            // A server that restarts with earlier data has holds again that named owners join. A call that nobody polled
-            // learns late of a grant that was taken from it, and so does a process that passes a record on.
+            // A server that restarts with earlier data has old holds again, which named owners join. An unpolled call
+            // learns late that its grant was taken away, and so does a process that passes a record on.
             let may_return = self
                 .excuse(name, if is_named(owner) { 0 } else { since })
                 .is_some();
@@ -104,7 +104,7 @@ impl Judge {
         })
     }
 
-    /// Takes note of a hold, and returns its number.
+    /// Records a hold, and returns its number.
     fn begins(&mut self, hold: Hold) -> u64 {
         let id = self.id();
         self.haunt_beside(hold.name, &hold.owner);
@@ -112,13 +112,13 @@ impl Judge {
         id
     }
 
-    /// Returns when a task asked for what it was granted just now.
+    /// Returns when a task requested what it was just granted.
     fn asked(&self, process: usize, task: usize) -> u64 {
         let began = self.began.get(&(process, task)).copied();
         began.unwrap_or_else(now)
     }
 
-    /// Permits were granted, until a time at least. Returns the number of the hold.
+    /// Notes that permits were granted, at least until a time. Returns the number of the hold.
     pub fn permitted(
         &mut self,
         (process, task): (usize, usize),
@@ -163,7 +163,7 @@ impl Judge {
         })
     }
 
-    /// A holder begins to give a hold back, or has lost it. Nobody believes in it any more.
+    /// Notes that a holder begins to give a hold back, or has lost it. From then on, nobody relies on it.
     pub fn parted(&mut self, hold: u64) -> Option<Parted> {
         let hold = self.holds.remove(&hold)?;
         self.haunt_beside(hold.name, &hold.owner);
@@ -183,7 +183,7 @@ impl Judge {
         })
     }
 
-    /// An unlock has an answer.
+    /// Judges the answer to an unlock.
     pub fn unlocked(
         &mut self,
         (process, task): (usize, usize),
@@ -220,12 +220,12 @@ impl Judge {
         }
     }
 
-    /// The future of an unlock was dropped.
+    /// Notes that the future of an unlock was dropped.
     pub fn left(&mut self, parted: &Parted) {
         self.owed(parted.name);
     }
 
-    /// A guard told of its loss.
+    /// Judges the loss that a guard reported.
     pub fn told_of_loss(
         &mut self,
         (process, task): (usize, usize),
@@ -251,7 +251,7 @@ impl Judge {
         }
     }
 
-    /// A guard is lost by the clock, and has not told so.
+    /// Reports a guard that is lost by the clock and has not said so.
     pub fn untold_loss(&mut self, (process, task): (usize, usize), name: usize) {
         let shown = self.plan().names[name].name.clone();
         self.violation(format!(
@@ -259,7 +259,7 @@ impl Judge {
         ));
     }
 
-    /// Whether a hold of several servers may be lost because some of them are away or have forgotten.
+    /// Whether a hold over several servers may be lost because some of them are away or have lost data.
     fn may_be_shaken(&self, name: usize) -> bool {
         self.plan().names[name].kind == Kind::Red && self.disturbed.is_some()
     }

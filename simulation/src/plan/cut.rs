@@ -1,16 +1,16 @@
-//! What is left out of a plan, to find what it needs to break a promise.
+//! Cuts parts out of a plan, to find which of them break a promise.
 
 use std::fmt;
 
 use super::Plan;
 
-/// What is left out of a plan.
+/// A part that is left out of a plan.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
     Event(usize),
-    /// All that a process does.
+    /// A whole process.
     Process(usize),
-    /// Steps of a task of a process, from one to before another.
+    /// A range of steps of one task of a process.
     Steps(usize, usize, usize, usize),
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Cut {
 }
 
 impl Cut {
-    /// Reads what the display of a cut shows.
+    /// Parses the text that the `Display` of a cut writes.
     pub fn read(text: &str) -> Option<Self> {
         let (kind, numbers) = text.split_once('.')?;
         let numbers: Option<Vec<_>> = numbers.split('.').map(|one| one.parse().ok()).collect();
@@ -39,7 +39,7 @@ impl Cut {
 }
 
 impl Plan {
-    /// Returns the plan without some of it. The numbers of what is left out are those of the whole plan.
+    /// Returns the plan without these parts. Their numbers are those of the whole plan.
     #[must_use]
     pub fn without(mut self, cuts: &[Cut]) -> Self {
         let is_cut = |process, task, step| {

@@ -1,11 +1,11 @@
-//! What the world does in a weather.
+//! The faults of each weather.
 
 use fastrand::Rng;
 
 use super::{Topology, odds, pick};
 use crate::server::Memory;
 
-/// What the world does.
+/// A fault.
 #[derive(Clone, Debug)]
 pub enum Fault {
     Slow(Option<usize>, Option<usize>, u64),
@@ -21,39 +21,39 @@ pub enum Fault {
     Kill(usize),
     Pause(usize),
     Failover(Failover),
-    /// The slot of a name moves, to the next server but so many.
+    /// Moves the slot of a name. The number chooses the server, counted on from the present one.
     Move(usize, usize),
-    /// A server of a cluster stops, and later the next one but so many has its slots and what it knew. It may be back
-    /// then, with nothing.
+    /// Stops a server of a cluster. Later, another one, counted on from it, takes over its slots and its data. The
+    /// first may then be back, empty.
     Inherit(usize, usize, bool),
 }
 
-/// What becomes of a primary in whose place a replica is promoted.
+/// What becomes of a primary when a replica is promoted in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fall {
     Stop,
     Hang,
-    /// Some processes do not reach it. It goes on for the others.
+    /// Some processes cannot reach it. It goes on for the others.
     CutOff,
 }
 
-/// A replica takes over.
+/// A failover to a replica.
 #[derive(Clone, Copy, Debug)]
 pub struct Failover {
-    /// Which of the others takes over.
+    /// Which of the other servers takes over.
     pub heir: usize,
     pub fall: Fall,
     /// How many milliseconds the replica is behind.
     pub lag: u64,
-    /// How long it takes until it is promoted.
+    /// After how long it is promoted.
     pub promoted: u64,
-    /// How long it takes after that until each sentinel knows.
+    /// How long after that each sentinel learns of it.
     pub told: [u64; 3],
-    /// How long after that the old primary is there again, as a primary.
+    /// How long after that the old primary is back, as a primary.
     pub back: u64,
-    /// How long that takes it for one.
+    /// How long it then remains a primary.
     pub converted: u64,
-    /// The processes that do not reach a primary that is cut off.
+    /// The processes that cannot reach a primary that is cut off.
     pub apart: u8,
 }
 
@@ -73,7 +73,7 @@ impl Failover {
         }
     }
 
-    /// Returns how long all of it takes.
+    /// Returns how long the whole failover takes.
     pub fn span(&self) -> u64 {
         let told = self.told.into_iter().max().unwrap_or(0);
         self.lag + self.promoted + told.max(self.back + self.converted)

@@ -1,4 +1,4 @@
-//! How servers are arranged.
+//! The arrangements of servers.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -8,7 +8,7 @@ pub enum Topology {
     Independent,
     /// Three that share the slots of a cluster.
     Cluster,
-    /// A primary and two replicas, of which sentinels tell.
+    /// A primary and two replicas, watched by sentinels.
     Sentinels,
 }
 
@@ -20,7 +20,7 @@ pub(super) const TOPOLOGIES: [Topology; 4] = [
 ];
 
 impl Topology {
-    /// Returns how many servers there are that have data.
+    /// Returns the number of servers with data.
     pub fn servers(self) -> usize {
         match self {
             Self::Single => 1,
@@ -36,12 +36,12 @@ impl Topology {
         }
     }
 
-    /// Returns how many hosts there are: servers, and behind them sentinels.
+    /// Returns the number of hosts: first the servers, then the sentinels.
     pub fn hosts(self) -> usize {
         self.servers() + self.sentinels()
     }
 
-    /// Returns how many clients a process has.
+    /// Returns the number of clients of a process.
     pub fn clients(self) -> usize {
         match self {
             Self::Independent => self.servers(),
@@ -49,7 +49,7 @@ impl Topology {
         }
     }
 
-    /// Whether one server goes on with the data of another.
+    /// Whether one server may take over the data of another.
     pub fn shares_data(self) -> bool {
         matches!(self, Self::Sentinels | Self::Cluster)
     }

@@ -74,7 +74,7 @@ impl Task<'_> {
         }
     }
 
-    /// Works under a lock, until that is lost.
+    /// Works under a lock, until the lock is lost.
     pub(super) async fn work(&self, section: &Section, held: &Held) {
         let guard = &held.guard;
         let plan = &self.process.plan;
@@ -175,7 +175,7 @@ impl Task<'_> {
         }
     }
 
-    /// Takes a guard out of the judge's hands.
+    /// Tells the judge that a guard is about to be given back, and returns it.
     fn parted(&self, held: Held) -> (Option<Guard>, Vec<Parted>) {
         let parted = held
             .holds
@@ -232,7 +232,7 @@ impl Task<'_> {
         };
         let what = format!("run under {}", self.shown(section));
         let told = |ran: &bool| if *ran { "ran" } else { "busy" };
-        // What runs drops what it has when the lock is lost, if it is polled.
+        // A future under a lock drops its values when the lock is lost, but only if it is polled.
         let care = Care {
             unpolled: None,
             ..section.care
@@ -305,7 +305,7 @@ impl Task<'_> {
         judge(|judge| judge.forced(at));
         let limit = Some(2 * plan.command_timeout);
         self.just(what, limit, lock.force(), |_| "done").await;
-        // A call whose answer was lost is carried out later.
+        // The server may carry out a call later whose answer was lost.
         judge(|judge| judge.forced(at));
     }
 

@@ -1,4 +1,4 @@
-//! Slots of a cluster that move, with what is there.
+//! Moves slots of a cluster together with their keys.
 
 use super::World;
 use crate::cluster::slot;
@@ -6,13 +6,13 @@ use crate::judge::tell;
 use crate::server::Memory;
 
 impl World {
-    /// Returns the server at which the keys of a name are.
+    /// Returns the server that has the keys of a name.
     pub(super) fn keeper(&self, name: usize) -> Option<usize> {
         let slot = slot(&self.plan.names[name].name);
         self.cluster.as_ref().map(|cluster| cluster.keeper(slot))
     }
 
-    /// Has the keys of a name's slot go to another server. Returns whether they did.
+    /// Moves the keys of a name's slot to another server. Returns `false` if that is not possible.
     pub(super) fn begin_move(&mut self, name: usize, next: usize) -> bool {
         let Some(cluster) = &self.cluster else {
             return false;
@@ -29,7 +29,7 @@ impl World {
         true
     }
 
-    /// Has the slot of a name go where its keys are.
+    /// Moves the slot of a name to the server that has its keys.
     pub(super) fn finish_move(&mut self, name: usize) {
         let Some(cluster) = &self.cluster else {
             return;
@@ -42,7 +42,7 @@ impl World {
         self.servers[from].machine.run(1);
     }
 
-    /// Has another server go on with the slots of one that has stopped.
+    /// Lets another server take over the slots of one that has stopped.
     pub(super) fn inherit(&mut self, server: usize, next: usize, is_back: bool) {
         let Some(cluster) = self.cluster.clone() else {
             return;
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// A server that begins again deletes what belongs to others.
+    /// Deletes the keys of other servers' slots from a server that starts again.
     pub(super) fn delete_strangers(&self, server: usize) {
         if let Some(cluster) = &self.cluster {
             self.servers[server].delete(|key| cluster.keeper(slot(key)) != server);

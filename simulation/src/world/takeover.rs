@@ -1,4 +1,4 @@
-//! A replica that takes over from its primary, step by step.
+//! A failover, step by step: a replica takes over from its primary.
 
 use redlatch::MemoryServer;
 
@@ -10,12 +10,12 @@ use crate::server::Memory;
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The primary is of no use any more, or not for everybody.
+    /// The primary fails, for all or for some.
     Falls,
     Promoted,
     /// A sentinel hears of it.
     Told(usize),
-    /// The former primary is there again, as a primary.
+    /// The former primary is back, as a primary.
     Back,
     Converted,
 }
@@ -24,14 +24,14 @@ pub(super) struct Takeover {
     plan: Failover,
     former: usize,
     heir: usize,
-    /// What the heir knows.
+    /// The data of the replica that takes over.
     data: MemoryServer,
     stages: Vec<(u64, Stage)>,
     is_promoted: bool,
 }
 
 impl World {
-    /// Begins a failover. From now on the replica gets nothing more.
+    /// Begins a failover. From now on, the replica receives nothing more.
     pub(super) fn fail_over(&mut self, plan: &Failover) {
         let Some(sentinels) = &self.sentinels else {
             return;
@@ -63,7 +63,7 @@ impl World {
         });
     }
 
-    /// Goes on with a failover, as far as it has come by now, or to its end.
+    /// Continues a failover up to the present time, or to its end with `all`.
     pub(super) fn go_on_with_takeover(&mut self, all: bool) {
         let Some(mut takeover) = self.takeover.take() else {
             return;

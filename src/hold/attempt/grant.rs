@@ -7,11 +7,11 @@
 //! # Invariants
 //!
 //! 1. Between the entry of the hold in the local lock and the guard nothing is awaited; the hold enters the watchdog's
-//!    registry in between. A future that is dropped is dropped before all of that or behind it.
-//! 2. The `Undo` is disarmed last. While something is owed a client that is being closed waits, so at no time does the
-//!    hold belong to nobody.
-//! 3. A hold that waits in a server queue is granted once, though its grant may become known in two ways and may be
-//!    given up in between: only the one who takes it out of the session's `Grants` acts on it.
+//!    registry in between. A future can be dropped only before or after all of that.
+//! 2. The `Undo` is disarmed last. A client that closes waits while something is owed, so the hold has an owner at all
+//!    times.
+//! 3. A hold that waits in a server queue is granted once, though its grant may become known in two ways, and the hold
+//!    may be given up in between. Only the code that takes it out of the session's `Grants` acts on it.
 
 use std::sync::Arc;
 
@@ -31,34 +31,34 @@ use crate::session::share::{Asking, LeftHere};
 
 impl Attempt<'_> {
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must
-    /// come before the first request, since a grant that finds no waiter is taken for that of a waiter that has left.
+    /// come before the first request, since a grant without a waiter counts as that of a waiter that has left.
     ///
-    /// A place may last for long: a single attempt of this owner no longer waits for the turn to ask, while its calls
-    /// that queue still do.
+    /// A place may last for long, so single attempts of this owner stop waiting for the turn to ask. Its calls that
+    /// queue still wait.
     pub(crate) fn expect_grant(&mut self, asking: &Asking<'_>) {
         self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
         asking.stands_in_server_queue(self.hold.key().numeral());
     }
 
-    /// Notes that the call is polled, though it does not wait to be told: it is about to send a request, or to pause.
+    /// Notes that the call is polled while it does not wait for news: it is about to send a request, or to pause.
     pub(crate) fn is_alive(&self) {
         if let Some(expected) = &self.expected {
             expected.is_alive(BootInstant::now().plus(self.hold.timeout));
         }
     }
 
-    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked for
-    /// again: the release, which carries the same acquisition id, would take away what the request brings.
+    /// Returns whether the hold was granted, not accepted, and is being released. It must not be requested again: the
+    /// release has the same acquisition id, and would take away the new grant.
     pub(crate) fn is_given_up(&self) -> bool {
         let expected = self.expected.as_ref();
         expected.is_some_and(|expected| !expected.stands())
     }
 
     /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has to
-    /// be asked. Without [`expect_grant`](Self::expect_grant) it waits for good.
+    /// be asked. Without [`expect_grant`](Self::expect_grant), waits forever.
     ///
-    /// If the future is dropped, a grant that comes then stays noted and is returned by the next call; one that nobody
-    /// takes is released after a second.
+    /// If the future is dropped, a later grant stays noted, and the next call returns it. If nobody takes it, it is
+    /// released after a second.
     pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
         let Some(expected) = &self.expected else {
             return std::future::pending().await;
@@ -69,22 +69,22 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the channel on which Redisson's clients tell the owner that it is first in the queue and the lock is
-    /// free, if one of them may do so.
+    /// Returns the channel on which Redisson's clients announce that the owner is first in the queue and the lock is
+    /// free, if any of them may do so.
     pub(crate) fn channel(&self) -> Option<Arc<str>> {
         self.is_foreign.then(|| fair::channel(self.hold.key()))
     }
 
-    /// Goes on with a hold that the server granted by a request sent at `sent`, unless the hold was given up here
-    /// meanwhile.
+    /// Accepts a hold that the server granted by a request sent at `sent`, unless the hold was given up here in the
+    /// meantime.
     pub(super) fn go_on(
         &mut self,
         sent: BootInstant,
         count: u64,
         tokens: Option<Tokens>,
     ) -> Result<Attempted, Error> {
-        // Either this waiter or the side that gives up on it takes the hold out of the map, and only that one may act
-        // on the grant.
+        // Either this waiter or the code that gives it up takes the hold out of the map, and only that one may act on
+        // the grant.
         if self
             .expected
             .take()
@@ -96,8 +96,8 @@ impl Attempt<'_> {
         self.commit(sent, tokens).map(Attempted::Granted)
     }
 
-    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the lock
-    /// has to be asked for; what was left is released ahead of that request.
+    /// Takes over a handoff, if there is one. Returns `None` if the lock has to be requested. A handoff that does not
+    /// fit is released ahead of that request.
     ///
     /// For the call at the front only, which has the turn to ask. `pass` runs under the mutex of the local lock, so it
     /// tries the record's turn and does not wait for it.
@@ -118,17 +118,18 @@ impl Attempt<'_> {
         };
         let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
         self.follows = true;
-        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks. An own
-        // `Undo` of this attempt, left by an earlier request, is for another acquisition id and stays as it is.
+        // If nothing was passed on, the `Undo` is dropped here, and its release goes out ahead of this call's request.
+        // This attempt may have its own `Undo`, from an earlier request. That is for another acquisition id and stays
+        // as it is.
         let hold = passed?;
         let guard = self.request.hand_out(self.local, &hold);
         // From here on the guard owes the release, and closing the client waits for that.
         undo.disarm();
-        // Only after the hold is handed out, so that what the server says is meant for this hold.
+        // Called after the hold is handed out, so that the server's answer applies to this hold.
         client.watchdog.confirm(&hold);
         match guard {
-            // Too little of its lease was left after all, or the server has just said that the hold is gone. The guard
-            // was dropped with that error, and the lock is asked for like any other.
+            // Too little of the lease was left after all, or the server has just denied the hold. The guard was dropped
+            // with that error, and the lock is requested like any other.
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
             Err(error) => Some(Err(error)),
             Ok(guard) => {
@@ -142,7 +143,7 @@ impl Attempt<'_> {
     /// guard and disarming the `Undo` are one step without an await, so that nothing can come in between.
     ///
     /// Fails if too little of the lease is left, if the client was closed, or if the answer lacked a token. In each
-    /// case the hold is given back: by the guard, which is dropped in here, or by the `Undo`.
+    /// case, the guard, which is dropped here, or the `Undo` gives the hold back.
     pub(crate) fn commit(
         &mut self,
         sent: BootInstant,
@@ -160,22 +161,23 @@ impl Attempt<'_> {
             ));
         }
         if sent.until(BootInstant::now()) >= lease_mode.lease().get() {
-            // Nobody polled this call for that long. Whoever has the lock by now has it since. The `Undo` stays armed.
+            // Nobody polled this call until the lease had passed, and others may have the lock now. The `Undo` stays
+            // armed.
             return Err(self.request.too_late());
         }
         self.hold
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
         for displaced in self.local.install(&self.hold) {
             if displaced.is_live() {
-                // The lock was freed by force, and the answers to the two grants may have come in the wrong order:
-                // ask which hold stands.
+                // The lock was freed by force, and the answers to the two grants may have come in the wrong order. A
+                // check tells which hold stands.
                 self.hold.lock().schedule.check(BootInstant::now());
             }
             drop(client.watchdog.lose(&displaced, LossReason::Displaced));
         }
         let guard = self.request.hand_out(self.local, &self.hold);
-        // Not earlier: a guard that is dropped at once owes the release by now, and closing the client waits while
-        // something is owed.
+        // Not earlier: by now, even a guard that is dropped at once owes the release, and a client that closes waits
+        // while something is owed.
         if let Some(undo) = self.undo.take() {
             undo.disarm();
         }

@@ -1,16 +1,16 @@
-//! A level of the owner that is moved here from another process.
+//! Moves a level of an owner here from another process.
 //!
-//! `adopt` and `unlock` on a handle come here if this process has no hold of the owner. The owner is named, since no
-//! other process can have levels of an unnamed one.
+//! `adopt` and `unlock` on a handle come here if this process has no hold of the owner. The owner has a name, since
+//! only a named owner can have levels in another process.
 //!
-//! 1. The server is asked where a level of the owner is recorded: for no client, as Redisson's levels are, or for
-//!    another one.
+//! 1. The server says where a level of the owner is recorded: for no client, as Redisson's levels are, or for another
+//!    one.
 //! 2. That level is moved to the hold of this attempt, if the field still has what was read.
 //! 3. The hold is committed like a grant, or released.
 //!
-//! The move names the share to reach, not a step, so it can be sent twice; the owner's hold count is not raised. Once
-//! it is under way, the level belongs to this attempt's `Undo`: if the future is dropped, the level is released and not
-//! put back.
+//! The move names the share to reach, not a step, so it can be sent twice. The owner's hold count does not change. Once
+//! the move is sent, the level belongs to this attempt's `Undo`: if the future is dropped, the level is released and
+//! not put back.
 
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -25,14 +25,14 @@ use crate::session::unlock::LevelRelease;
 impl Attempt<'_> {
     /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
     ///
-    /// The token of a fenced lock is read by a request of its own. The `Undo` stays armed meanwhile.
+    /// A separate request reads the token of a fenced lock. The `Undo` stays armed until then.
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
         match self
             .take_over(Some(self.request.lease_mode.lease()))
             .await?
         {
             Some((sent, source)) => {
-                // Just the one token: the hold of a named owner is not passed on.
+                // Only one token, since the hold of a named owner is not passed on.
                 let token = self.request.token(&self.hold, &source).await?;
                 self.commit(sent, token.map(|token| Tokens::new(token, 1)))
                     .map(Some)
@@ -43,10 +43,10 @@ impl Attempt<'_> {
 
     /// Moves one level of the owner here, to release it at once.
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
-        // Without a new lease: the level is released right away.
+        // Sets no new lease, since the level is released right away.
         match (self.take_over(None).await?, self.undo.take()) {
             (Some((sent, _)), Some(undo)) => {
-                // The hold never enters the local lock: nobody here may re-enter what is about to be released.
+                // The hold never enters the local lock, since nobody may re-enter it before it is released.
                 self.hold.taken_over_to_release(sent);
                 self.request
                     .client
@@ -57,13 +57,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// Moves one level of the owner here. Returns when the request was sent and from where the level came, or `None` if
-    /// there was nothing to move. With a `lease`, the hold's lease is raised to it at least.
+    /// Moves one level of the owner here. Returns when the request was sent and where the level came from, or `None` if
+    /// there was nothing to move. With a `lease`, raises the hold's lease to at least that.
     async fn take_over(
         &mut self,
         lease: Option<LeaseTime>,
     ) -> Result<Option<(BootInstant, TransferSource)>, Error> {
-        // Reads whose level it is, then moves it; the move compares what was read. So each step can be repeated.
+        // Reads whose level it is, then moves it. The move compares what was read, so each step can be repeated.
         loop {
             let Some(source) = self.request.source(&self.hold).await? else {
                 return Ok(None);
@@ -74,7 +74,7 @@ impl Attempt<'_> {
                 .await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some((answer.sent, source))),
-                // Another client was faster: look again at what is there.
+                // Another client was faster, so read again.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
                     self.nothing_held();

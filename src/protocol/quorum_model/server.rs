@@ -9,10 +9,10 @@ use crate::protocol::quorum::Response;
 use crate::protocol::renewal::deadline;
 
 const TICK: Duration = Duration::from_millis(2_500);
-/// In ticks. Also the longest lease of the fleet, and how long the servers have been up at the beginning.
+/// The lease, in ticks. Also the longest lease of the fleet, and how long the servers have been up at the beginning.
 pub(super) const LEASE: u8 = 2;
 
-/// When a server votes: the guard of the script, a part of which may be left out.
+/// When a server votes: the check ahead of the script, of which one part may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Whole,
@@ -26,7 +26,7 @@ pub(super) enum Rule {
     WithoutFlush,
     /// An epoch counts in any run, as for servers that lose nothing.
     Durable,
-    /// A server that was started is taken to have forgotten nothing.
+    /// A server that was started counts as having forgotten nothing.
     Trusting,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Fault {
     Return(usize),
     /// `FLUSHALL`, `SWAPDB`; or either of them and `CONFIG RESETSTAT`.
     Flush(usize),
-    /// Only the server's epoch is gone, as in a cluster when nobody has asked for a name.
+    /// Only the server's epoch is lost, as in a cluster when nobody has asked for a name.
     ForgetEpoch(usize),
     /// The replica takes the server's place, with the data that it has.
     Promote(usize),
@@ -112,8 +112,8 @@ pub(super) fn lease() -> LeaseTime {
 }
 
 impl Server {
-    /// Makes a server that has been up for long, with a replica that was made just now. The server was asked before if
-    /// `asked_before`.
+    /// Makes a server that has been up for long, with a new replica. `asked_before` says that the server was asked
+    /// before.
     pub(super) fn new(number: usize, asked_before: bool) -> Self {
         let node = |run: usize, started: u8| Node {
             run: run as u8,
@@ -226,7 +226,7 @@ impl Node {
         }
     }
 
-    /// Sets the lease of a hold again. Returns `false` if the hold does not exist any more.
+    /// Sets the lease of a hold again. Returns `false` if the hold no longer exists.
     pub(super) fn extend(&mut self, now: u8, caller: usize, round: u8) -> bool {
         let clock = self.clock(now);
         match &mut self.data.hold {

@@ -4,28 +4,28 @@ use super::Rule;
 use super::World;
 use super::server::{Answer, Holder};
 
-/// A process of ours. The server knows of it only what it listens to.
+/// A process of ours. The server knows only which channels it listens to.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) struct Process {
     /// How many more times it will want the lock, including this time.
     pub(super) sections: u8,
     pub(super) phase: Phase,
     pub(super) ears: [Ear; 2],
-    /// For each channel: a message that there is news is on its way.
+    /// For each channel, whether a message with news is in flight.
     pub(super) mail: [bool; 2],
-    /// The message that the turn of another process began is on its way.
+    /// Whether the message is in flight that the turn of another process began.
     pub(super) next: bool,
-    /// There has been news since the process asked.
+    /// Whether there has been news since the process asked.
     news: bool,
-    /// The process will ask when the turn of the other process is over.
+    /// Whether the process will ask when the turn of the other process is over.
     pub(super) soon: bool,
     /// A copy of its request that may arrive late: the section at which it was made, and whether it asks for a place.
     pub(super) copy: Option<(u8, bool)>,
-    /// The process gives up its place, and the server does not know yet.
+    /// Whether the process gives up its place and the server does not know yet.
     pub(super) leaving: bool,
-    /// Nothing reaches the process: its subscriptions are never carried out.
+    /// Whether nothing reaches the process, as its subscriptions are never carried out.
     pub(super) deaf: bool,
-    /// A fault befell the process, so it has no claim to its turn.
+    /// Whether a fault befell the process, so that it has no claim to its turn.
     pub(super) befallen: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Channel {
     Common,
 }
 
-/// Whether the process listens to a channel.
+/// The state of the process's subscription to a channel.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Ear {
     Off,
@@ -63,7 +63,7 @@ pub(super) enum Ear {
     /// The server sends messages to the process, which does not know yet.
     Open,
     Known,
-    /// The server does not send messages to the process any more, which does not know yet.
+    /// The server no longer sends messages to the process, which does not know yet.
     Broken,
     /// The process does not listen any more, and the server has not been told yet.
     Left,
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Ends the lease of the holder. The processes that are first and second know when that is, and so does Redisson's.
+    /// Ends the lease of the holder. The first and the second process, and Redisson's, know when that is.
     pub(super) fn expire(&mut self) {
         self.lock = None;
         for process in &mut self.processes {

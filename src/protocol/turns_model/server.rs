@@ -1,4 +1,4 @@
-//! The server: a function for each script, and the functions that the scripts share.
+//! The server of the model: a function for each script, and the functions that scripts share.
 
 use super::Rule;
 use super::World;
@@ -7,7 +7,7 @@ use super::process::{Channel, Phase, Place};
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Holder {
     Process(usize),
-    /// Held by a request that arrived when its process did not want the lock any more.
+    /// Held by a request that arrived when its process no longer wanted the lock.
     Copy(usize),
     Java,
 }
@@ -32,7 +32,7 @@ pub(super) enum Answer {
     },
 }
 
-/// Whom a free lock is left to.
+/// Who may take a free lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Nobodys,

@@ -229,7 +229,7 @@ fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
     );
     waiter.listens(channels(unconfirmed), CAP);
     waiter.woken(confirmed);
-    // That messages arrive from now on says nothing about the holder.
+    // The acknowledgement that messages arrive says nothing about the holder.
     assert_eq!(waiter.start(now, channels(confirmed), &Held), Start::Spare);
     waiter.listens(channels(confirmed), CAP);
     waiter.woken(Listening::Confirmed(1));

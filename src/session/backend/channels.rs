@@ -5,23 +5,23 @@ use std::time::Duration;
 use super::node::Node;
 use crate::error::{Error, ErrorKind};
 
-/// How waiters learn of releases: the kind of pub/sub.
+/// The kind of pub/sub by which waiters learn of releases.
 ///
 /// Publishers and subscribers of all clients have to agree, Redisson's included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channels {
     /// `PUBLISH`, outside a cluster.
     Plain,
-    /// `PUBLISH` in a cluster. A server passes the message on to the subscribers of the other servers, but knows only
-    /// how many of its own subscribers it has told.
+    /// `PUBLISH` in a cluster. A server passes the message on to the subscribers of the other servers, but reports only
+    /// how many of its own subscribers it told.
     PlainInCluster,
     /// `SPUBLISH`, on the server that has the slot of the channel.
     Sharded,
 }
 
 impl Channels {
-    /// Chooses as Redisson does: sharded pub/sub in a cluster that knows it. Returns `Err` if `sharded` asks for sharded
-    /// pub/sub and the cluster does not know it, or if the server does not answer the question.
+    /// Chooses as Redisson does: sharded pub/sub in a cluster that knows it. Returns `Err` if `sharded` asks for
+    /// sharded pub/sub and the cluster does not know it, or if the server does not answer the question.
     pub(super) async fn choose(
         sharded: Option<bool>,
         node: &Node,

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A slot moves in our map when a server says so that is concerned: the one that we took for its owner, or the one
-//!    that has it now. What a third server has heard may be late. It counts only while the owner is silent or a
-//!    replica, or once the owner has disowned a slot.
+//! 1. A slot moves in our map when a server that is concerned says so: the one that we took for its owner, or the one
+//!    that has it now. A third server may be out of date. Its word counts only while the owner is silent or a replica,
+//!    or once the owner has disowned a slot.
 //! 2. Subscriptions and holds depend on where a slot is: they learn of every move of a slot in the map.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -38,15 +38,15 @@ const DEEP_BREATH: Duration = Duration::from_millis(400);
 ///
 /// Has no server at first: [`find`](Self::find) asks the configured ones, and [`keep`](Self::keep) follows the moves.
 pub(super) struct Cluster {
-    /// Makes the connections of servers that come to be known.
+    /// Makes the connections to servers that the client discovers.
     maker: Maker,
-    /// What the user has chosen, if anything, from which `channels` follows.
+    /// Whether the user asks for sharded pub/sub. `channels` follows from this and from what the cluster knows.
     sharded: Option<bool>,
     /// Set before the first server enters the map.
     ///
-    /// Never changes: a subscription and a publication in two ways would not meet.
+    /// Never changes: a message that is published in one way does not reach a subscription of the other kind.
     channels: OnceLock<Channels>,
-    /// Since when no server has told of the cluster, and the last error. `None` once one has told of it.
+    /// Since when no server has described the cluster, and the last error. `None` once a server has.
     absence: Mutex<Option<(BootInstant, Error)>>,
     /// The configured servers. They are asked first, and again if none of the known servers answers.
     seeds: Vec<Server>,
@@ -89,10 +89,10 @@ impl Cluster {
         }
     }
 
-    /// Asks the configured servers in turn, until one tells which servers there are. They are connected when they are
-    /// first used.
+    /// Asks the configured servers in turn, until one lists the servers of the cluster. Each of these is connected when
+    /// it is first used.
     ///
-    /// Dropped in the middle, it leaves what was learned so far.
+    /// If the future is dropped, what was learned so far stays in the map.
     pub(super) async fn find(&self) -> Result<(), Error> {
         let mut failure = Error::invalid("a cluster's configuration must name at least one server");
         for seed in &self.seeds {
@@ -112,7 +112,7 @@ impl Cluster {
         Err(failure)
     }
 
-    /// Takes over what one configured server tells of the cluster.
+    /// Adopts what one configured server says of the cluster.
     ///
     /// The server need not be in the table under the address that was configured.
     async fn find_by(&self, seed: &Server) -> Result<(), Error> {
@@ -120,7 +120,7 @@ impl Cluster {
         let node = Node::new(&self.maker, seed.clone());
         let ranges = table(&node, budget).await?;
         let channels = Channels::choose(self.sharded, &node, budget).await?;
-        // Before the first server enters the map, since each call to a server needs the way to publish. The first
+        // Chosen before the first server enters the map, since each call needs the command that publishes. The first
         // choice stands for the life of the client.
         self.channels.get_or_init(|| channels);
         // The connection that was just made is used if the server names itself by this address.
@@ -129,9 +129,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns since when no server has told of the cluster, and the last error. `None` once one has told of it.
+    /// Returns since when no server has described the cluster, and the last error. `None` once a server has.
     ///
-    /// Calls whose slot has no known server take this for its silence.
+    /// A call whose slot has no known server treats this as the silence of that server.
     pub(super) fn absence(&self) -> Option<(BootInstant, Error)> {
         self.absent().clone()
     }
@@ -145,9 +145,9 @@ impl Cluster {
         self.channels.get().copied().unwrap_or(Channels::Sharded)
     }
 
-    /// Returns the server that has the slot of a key, as far as is known, or any other one if its owner is not known.
+    /// Returns the known owner of a key's slot, or any other server if none is known.
     ///
-    /// A call that is sent to the wrong one is redirected, and the map learns from that.
+    /// The wrong server redirects the call, and the map learns from that.
     pub(super) fn home(&self, key: &str) -> Option<Arc<Node>> {
         let map = self.read();
         let owner = map.slots.owner(slot(key));
@@ -157,7 +157,8 @@ impl Cluster {
 
     /// Returns the server that a redirection names, without recording it as the owner of the slot.
     ///
-    /// It is in the map from then on, so that its connection is used again, until a round drops servers without a slot.
+    /// The server stays in the map, so that its connection is used again, until a round drops the servers without a
+    /// slot.
     pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
         let address = named_by.name().named(&redirect.host, redirect.port);
         self.write().node(&self.maker, &address)
@@ -230,8 +231,8 @@ impl Cluster {
 
     /// Asks other servers about the slots of those that give no answer, or that have disowned a slot.
     ///
-    /// The first server that answers is enough: those that agree have the same table, and one that is behind is
-    /// believed only about itself, and about servers that cannot speak for themselves.
+    /// One answer is enough. Servers that agree have the same table. A server that is behind is believed only about
+    /// itself, and about servers that cannot speak for themselves.
     async fn refresh(&self) {
         let disrupted = std::mem::take(&mut *self.disrupted());
         let (silent, sound): (Vec<_>, Vec<_>) = self
@@ -239,7 +240,7 @@ impl Cluster {
             .into_iter()
             .partition(|node| node.silence.begun().is_some() || disrupted.contains(&node.id()));
         if silent.is_empty() {
-            // Everybody answers by now.
+            // All servers answer by now.
             return;
         }
         let known: BTreeSet<Server> = sound.iter().map(|node| node.name().clone()).collect();
@@ -270,10 +271,10 @@ impl Cluster {
         map.drop_unused();
     }
 
-    /// Takes over a server's table of slots, as far as `believed` returns `true` for the owner of a slot in our map and
-    /// the owner by that table.
+    /// Adopts the slots of a server's table for which `believed` returns `true`, given the owner in our map and the
+    /// owner in that table.
     ///
-    /// A server that loses its last slot by this is dropped.
+    /// A server that thereby loses its last slot is dropped.
     fn adopt(
         &self,
         ranges: &[Range],
@@ -292,7 +293,7 @@ impl Cluster {
             }
         }
         map.drop_unused();
-        // Before others are told: they look at the map.
+        // Unlocked before others are told, since they look at the map.
         drop(map);
         self.moved(moved);
     }

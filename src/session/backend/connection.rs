@@ -5,11 +5,11 @@
 //!
 //! # Invariants
 //!
-//! 1. The desk (the bytes to be written, and the callers that wait for replies) is changed under one mutex.
+//! 1. The desk (the send buffer, and the queue of requests in flight) is changed under one mutex.
 //! 2. No byte waits for a connection. A caller may wait for one, and gives its request up as never sent if none comes.
-//!    The bytes in the buffer of a connection that broke go with it.
-//! 3. There is at most one task, and so at most one connection. When the task ends, for whatever reason, nobody waits
-//!    any more.
+//!    When a connection breaks, the bytes in its buffer are dropped.
+//! 3. There is at most one task, and so at most one connection. When the task ends, for whatever reason, every caller
+//!    that waits is told.
 
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,46 +37,48 @@ use crate::protocol::script::Script;
 /// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
     shared: Arc<Shared>,
-    /// How to connect. Also ends the following of the sentinels.
+    /// How to connect. Closing it stops following the sentinels.
     dialer: Dialer,
     /// The runtime of its task. The caller that uses the connection first may be on another one.
     runtime: Handle,
-    /// The task that keeps the connection, from the first use on.
+    /// The task that keeps the connection. Started by the first use.
     kept: OnceLock<AbortOnDropHandle<()>>,
 }
 
 /// What callers and the task have in common.
 pub(super) struct Shared {
     pub(super) meter: Arc<dyn Meter>,
-    /// Called when the server was lost and when it was reached again.
+    /// Called when the server is lost, and when it is reached again.
     pub(super) changed: Box<dyn Fn(Change) + Send + Sync>,
     /// The requests of the present connection. Replaced as a whole with each connection.
     pub(super) desk: Mutex<Desk>,
     /// Signals that there is something to write.
     ///
-    /// Notified by a caller whose bytes the socket did not take, or that left them to be gathered.
+    /// Notified by a caller that leaves bytes in the buffer: the socket did not take them, or they wait to share a
+    /// packet.
     pub(super) unsent: Notify,
-    /// The number of the last connection that a caller asked to have replaced.
+    /// The number of the last connection that a caller asked to replace.
     ///
-    /// A number and not a flag, so that a wish that comes late does not end the next connection.
+    /// A number and not a flag, so that a late request does not end the next connection.
     pub(super) unwanted: watch::Sender<u64>,
     /// Watched by callers that wait for a connection.
     pub(super) status: watch::Sender<Status>,
 }
 
-/// What happens to a connection that there was before.
+/// What became of a connection that was open before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It broke, and the first attempt to make another one failed.
     Unreachable,
-    /// There is another one. No reply on it has been read: what the server lost is looked for now.
+    /// Another connection is open. Nothing has been read from it yet: the holds are checked now, in case the server
+    /// lost them.
     Reconnected,
 }
 
 /// The state of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Status {
-    /// How many connections there were, which is the number of the present one.
+    /// The number of connections so far, which is also the number of the present one.
     pub(super) epoch: u64,
     /// Whether requests can be sent. The desk may be gone a moment before this says so.
     pub(super) is_open: bool,
@@ -134,12 +136,12 @@ impl Connection {
         let answered = timeout(left, async {
             let reply = match self.shared.send(&request) {
                 Ok(reply) => reply,
-                // No connection, or a desk that is full. Only the first is worth a wait; a full desk refuses again
-                // below.
+                // There is no connection, or the desk is full. Only the first is worth a wait; a full desk refuses
+                // again below.
                 Err(_) => {
                     Box::pin(self.shared.opened()).await;
-                    // The future may not have been polled for a long time. Nothing is sent after its time is over,
-                    // since its caller no longer counts on it.
+                    // The future may not have been polled for a long time. Nothing is sent after the call's time is
+                    // over, since its caller has given up by then.
                     if BootInstant::now() >= end {
                         return Err(Broken::Unsent(self.shared.failure()));
                     }
@@ -153,8 +155,8 @@ impl Connection {
         answered.unwrap_or_else(|late| Err(self.late(late, is_sent)))
     }
 
-    /// Sends requests in one step, so that nothing comes between them and all go over one connection, and waits for the
-    /// reply to each, for at most `left`.
+    /// Sends requests in one step and waits for the reply to each, for at most `left`. Nothing comes between the
+    /// requests, and all go over one connection.
     ///
     /// If the future is dropped, the requests may still run.
     pub(super) async fn ask_all(
@@ -182,17 +184,19 @@ impl Connection {
         }
     }
 
-    /// Writes a request from where nobody can wait. Returns `None` if there is no connection that takes it.
+    /// Writes a request without waiting. Returns `None` if no connection takes it.
     ///
-    /// The reply is waited for by [`replied`], if at all.
+    /// [`replied`] waits for the reply, if anybody wants it.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
         let one = slice::from_ref(request);
         self.shared.give(one, |desk| desk.post(request)).ok()
     }
 
-    /// Does the same if the connection with the number `epoch` is still the present one.
+    /// Does the same as [`post`](Self::post), but only if the connection with the number `epoch` is still the present
+    /// one.
     ///
-    /// With the desk locked: while the status says that a connection is open, the desk is of no later one.
+    /// The status is read with the desk locked: a desk never belongs to a later connection than the one that the status
+    /// shows as open.
     pub(super) fn post_on(&self, epoch: u64, request: &Request) -> Option<desk::Reply> {
         let on_it = |desk: &mut Desk| {
             let status = self.shared.status.borrow();
@@ -206,17 +210,17 @@ impl Connection {
 
     /// Whether the server is known to have this script, so that its hash is enough.
     ///
-    /// A server that was restarted knows none, but neither does the desk of the new connection.
+    /// A restarted server knows none, and neither does the desk of the new connection.
     pub(super) fn knows(&self, script: &'static Script) -> bool {
         self.shared.lock().knows(script)
     }
 
-    /// Returns the primary that the sentinels name, if there are sentinels and one does.
+    /// Returns the primary that the sentinels name, if there are sentinels and one of them names it.
     pub(super) fn primary(&self) -> Option<Server> {
         self.dialer.sentinels.as_ref()?.named()
     }
 
-    /// Asks for another connection in place of the one with the number `epoch`, if that is still the present one.
+    /// Requests a connection in place of the one with the number `epoch`, if that is still the present one.
     pub(super) fn redial(&self, epoch: u64) {
         // The number lets calls that failed on one connection replace it once, and not the connection after it.
         self.shared.unwanted.send_if_modified(|unwanted| {
@@ -226,7 +230,7 @@ impl Connection {
         });
     }
 
-    /// Asks for another connection if the present one has left a request unanswered for at least `patience`.
+    /// Requests another connection if a request on the present one has gone unanswered for at least `patience`.
     ///
     /// A server that hangs keeps its connections open, so the silence is the only sign.
     pub(super) fn redial_if_stalled(&self, patience: Duration) {
@@ -242,8 +246,8 @@ impl Connection {
 
     /// Whether replies come, though a request was not answered within `patience`.
     ///
-    /// A server that has too little of a processor answers late. Another connection would not be faster, and what it
-    /// has worked off for this one would be lost.
+    /// A server that gets too little processor time answers late. Another connection would not be faster, and the work
+    /// that the server has done for this one would be lost.
     pub(super) fn is_slow(&self, patience: Duration) -> bool {
         let heard = self.shared.lock().heard();
         heard.is_some_and(|heard| heard.until(BootInstant::now()) < patience / 2)
@@ -269,7 +273,7 @@ impl Connection {
         self.shared.status.borrow().is_over
     }
 
-    /// How many connections there were.
+    /// Returns the number of connections so far.
     ///
     /// Read before a request is sent, it names the connection of that request or an earlier one.
     pub(super) fn epoch(&self) -> u64 {
@@ -278,7 +282,7 @@ impl Connection {
 
     /// Ends the connection for good, and stops following the sentinels if there are any.
     ///
-    /// Callers that wait are told by the drop of the task's [`Kept`].
+    /// The drop of the task's [`Kept`] tells the callers that wait.
     pub(super) fn close(&self) {
         if let Some(kept) = self.kept.get() {
             kept.abort();
@@ -311,14 +315,14 @@ async fn answer(reply: desk::Reply) -> Result<Said, Broken> {
 }
 
 impl Shared {
-    /// Gives a request of a caller that waits to the desk.
+    /// Gives the desk a request whose caller waits.
     pub(super) fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
         self.give(slice::from_ref(request), |desk| desk.send(request))
     }
 
     /// Gives requests to the desk, all of them in one step.
     ///
-    /// If one does not fit, those before it were sent all the same, and nobody waits for their replies.
+    /// If one does not fit, those before it are sent all the same, and nobody waits for their replies.
     fn send_all(&self, requests: &[Request]) -> Result<Vec<desk::Reply>, Error> {
         self.give(requests, |desk| {
             requests.iter().map(|request| desk.send(request)).collect()
@@ -349,7 +353,7 @@ impl Shared {
 
     /// Waits for a connection. Returns also if there will never be one.
     ///
-    /// The caller looks by itself: the connection may have broken again.
+    /// The caller has to look again: the connection may have broken in the meantime.
     async fn opened(&self) {
         let mut status = self.status.subscribe();
         let opened = status.wait_for(|status| status.is_open || status.is_over);

@@ -1,17 +1,17 @@
 //! The task that keeps a connection for commands: connects, serves the connection, and connects again.
 //!
 //! The hard part is how soon to connect again. A short break should be over before anybody notices. A server that is
-//! away should not be kept busy with handshakes, and found as soon as it is back. So the pause depends on how far the
-//! last attempt came: [`PAUSES`], [`KNOCK`], [`APART`], [`GREETED`].
+//! away should be found as soon as it is back, and not be kept busy with handshakes. So the pause depends on how far
+//! the last attempt came: [`PAUSES`], [`KNOCK`], [`APART`], [`GREETED`].
 //!
 //! # Invariants
 //!
-//! 1. The desk of a connection is in place before callers see that it is open, and is taken away before they see that
-//!    it is not. A caller that finds no desk was too early or too late, and its request was not sent.
-//! 2. A connection that is replaced by wish has lasted for [`LASTED`], so that wishes cannot make a storm of
-//!    connections.
-//! 3. Before a new connection takes requests, the server was asked to end the previous one if that may have left
-//!    requests unread there: see `Dialer::replace`.
+//! 1. The desk of a connection is in place before callers see the connection as open, and goes before they see it as
+//!    closed. A caller that finds no desk came too early or too late, and its request was not sent.
+//! 2. A connection is replaced at a caller's request only once it is [`LASTED`] old, so that such requests cannot cause
+//!    a storm of connections.
+//! 3. Before a new connection takes requests, the server is asked to end the previous one, if requests may be unread
+//!    there: see `Dialer::replace`.
 
 use std::io;
 use std::mem;
@@ -35,8 +35,8 @@ use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::pace::Pace;
 
-/// Pauses before the first attempts to connect again. They start over after a connection that has lasted, and with the
-/// second pause after a shorter one that has answered.
+/// Pauses before the first attempts to connect again. After a connection that has lasted, they start over. After a
+/// shorter one that has answered, they start with the second.
 ///
 /// So a break that is over at once costs no more than the first of these.
 const PAUSES: [Duration; 3] = [
@@ -45,19 +45,19 @@ const PAUSES: [Duration; 3] = [
     Duration::from_millis(200),
 ];
 
-/// The later pauses where nobody listens. An attempt costs no server anything there, and callers are to have their
-/// answer within half a second of the server's return.
+/// The later pauses while nobody listens at the address. An attempt then costs no server anything, and callers should
+/// have an answer within half a second of the server's return.
 const KNOCK: Duration = Duration::from_millis(300);
 
-/// The time from one attempt to the next where a server accepts and no lasting connection comes of it: each attempt
-/// costs the server a handshake.
+/// The time from one attempt to the next if a server accepts connections that do not last. Each attempt costs the
+/// server a handshake.
 const APART: Duration = Duration::from_secs(1);
 
-/// For this many attempts the pause grows no longer than the third one if the server has greeted: it is there, and
-/// short leases have to outlast its trouble.
+/// For this many attempts, a server that has completed the handshake gets pauses no longer than the third one. The
+/// server is there, and short leases have to outlast its trouble.
 const GREETED: usize = 16;
 
-/// How long a connection has to be open to count as one that has lasted, and until it may be replaced.
+/// How long a connection has to be open until it counts as lasting, and until it may be replaced.
 const LASTED: Duration = Duration::from_secs(1);
 
 /// The space in bytes that is reserved for replies before they arrive.
@@ -67,7 +67,7 @@ const INBOX: usize = 16 << 10;
 
 /// Declares the connection over when its task is dropped, for whatever reason, so that no caller waits for it.
 ///
-/// With the task its desk has no reader: requests in it would wait for their time-outs.
+/// Without the task nobody reads replies, and requests in the desk would wait for their time-outs.
 pub(super) struct Kept(pub(super) Arc<Shared>);
 
 impl Drop for Kept {
@@ -84,14 +84,14 @@ impl Drop for Kept {
 /// `link` is a connection that the caller has made already, for the first round.
 pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
     let shared = &kept.0;
-    // A server that hangs answers an attempt that is under way as soon as it resumes, but nobody listens to it between
-    // two attempts. So each attempt may take at least as long as the time between two.
+    // A server that hung answers an attempt under way as soon as it resumes, but nobody listens between two attempts.
+    // So each attempt may take at least as long as the time between two.
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut connection_id: Option<ConnectionId> = None;
     // Whether there was a connection until this attempt.
     let mut was_open = false;
-    // A connection that comes and goes is not told of each time.
+    // A connection that comes and goes is not logged each time.
     let told = Pace::default();
     loop {
         // Noted before the attempt: if another primary is named during it, the pause below ends at once.
@@ -105,7 +105,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         let error = match dialled {
             Ok(link) => {
                 was_open = true;
-                // A first connection is no news: the caller of `build` knows.
+                // The first connection is no news: the caller of `build` learns of it anyway.
                 let is_news = shared.status.borrow().epoch > 0;
                 match is_news.then(|| told.tell()).flatten() {
                     Some(untold) => {
@@ -116,8 +116,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
                 let here = place.insert(link.place.clone());
                 connection_id.clone_from(&link.connection_id);
                 tokio::select! {
-                    // The other branch ends a connection to a former primary, which still answers: what it grants is
-                    // lost.
+                    // The other branch ends a connection to a former primary. That one still answers, but what it
+                    // grants is lost.
                     error = shared.serve(link, &dialer) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),
                 }
@@ -133,8 +133,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         // Read before `end` takes the error.
         let nobody = error.is_of_nobody_there();
         let ended = shared.end(error);
-        // A server looks through all its connections for the one that it is to end. If ten thousand clients come back
-        // at the same time, it has no time for those that have nothing left to be carried out.
+        // To end a connection, a server searches all that it has. If ten thousand clients come back at the same time,
+        // it has no time to search for connections that have left nothing to carry out.
         if ended.is_settled {
             connection_id = None;
         }
@@ -161,7 +161,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
 impl Shared {
     /// Reads and writes until the connection breaks, and returns why it did.
     ///
-    /// The connection is announced here, in this order: its desk, then its status, then to those who doubt their holds.
+    /// The connection is announced in this order: its desk, its status, then [`Change::Reconnected`], on which holds
+    /// are checked.
     async fn serve(&self, link: Link, dialer: &Dialer) -> Error {
         let Link {
             socket, place, due, ..
@@ -191,9 +192,9 @@ impl Shared {
         Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
     }
 
-    /// Waits until another connection is asked for in place of this one, and until this one is [`LASTED`] old.
+    /// Waits until a caller asks for another connection in place of this one, and until this one is [`LASTED`] old.
     ///
-    /// A wish for an earlier one has no effect on this.
+    /// A request that names an earlier connection has no effect on this one.
     async fn outlived(&self, epoch: u64) {
         sleep(LASTED).await;
         let mut unwanted = self.unwanted.subscribe();
@@ -216,7 +217,7 @@ impl Shared {
                     Ok(Some(said)) => (Ok(said), None),
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
                 };
-                // Garbled bytes stand in the place of the next reply, so its caller is told of them.
+                // Garbled bytes take the place of the next reply, so its caller is told.
                 let asked = self.lock().replied(said.as_ref().ok());
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 let asked = asked.ok_or_else(unasked)?;
@@ -228,8 +229,8 @@ impl Shared {
                     return Err(io::Error::other(garbled));
                 }
             }
-            // The space doubles while a long reply arrives, so the reply is read about as often as it has doubled.
-            // The space is given up afterwards.
+            // The space doubles while a long reply arrives, so the reply is parsed about as often as the space has
+            // doubled. Afterwards the space is freed.
             match arrived.is_empty() && arrived.capacity() > 4 * INBOX {
                 true => arrived = BytesMut::with_capacity(INBOX),
                 false => arrived.reserve(arrived.len().max(INBOX)),
@@ -243,14 +244,13 @@ impl Shared {
     async fn write(&self, socket: &dyn Socket) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
-            // Tasks that are ready to send do so first, and all that has gathered is written at once. Otherwise this
-            // task would run directly after the one that woke it, ahead of all others, and each request would be
-            // written by itself.
+            // Tasks that are ready to send go first, and one write takes all that has gathered. Otherwise this task
+            // would run directly after the one that woke it, and each request would be written by itself.
             yield_now().await;
             loop {
                 socket.writable().await?;
                 let mut desk = self.lock();
-                // Under the mutex, since callers write to the same socket and the bytes have to keep their order.
+                // Written under the mutex: callers write to the same socket, and the bytes have to keep their order.
                 desk.write(socket)?;
                 if !desk.has_unsent() {
                     break;
@@ -259,9 +259,9 @@ impl Shared {
         }
     }
 
-    /// Takes note that the connection has ended, and tells the callers that wait for a reply.
+    /// Ends the desk of a connection that has ended, and tells the callers that wait for a reply.
     ///
-    /// The desk goes first, so that no request is added to a connection that is given up.
+    /// The desk goes first, so that no request is added to a connection that has ended.
     fn end(&self, error: Error) -> Ended {
         let desk = mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
@@ -285,7 +285,7 @@ fn unread(garbled: &resp::Garbled) -> Error {
     Error::new(ErrorKind::Protocol, text).unanswered()
 }
 
-/// Builds the error of a connection that was given up since it led to a former primary.
+/// Builds the error of a connection that was dropped because it led to a former primary.
 pub(super) fn left() -> Error {
     Error::new(
         ErrorKind::Backend,
@@ -294,7 +294,7 @@ pub(super) fn left() -> Error {
     .passing()
 }
 
-/// Builds the error of a connection that was given up since a caller asked for another one.
+/// Builds the error of a connection that was dropped because a caller asked for another one.
 fn replaced() -> Error {
     Error::new(
         ErrorKind::Backend,

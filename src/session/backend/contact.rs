@@ -1,7 +1,7 @@
 //! Builds the errors of failed attempts to connect: why there is no connection, and what may be wrong.
 //!
-//! An error names the place, what happened, and what to look at, as far as the kind of failure says. It never has a
-//! password in it: of a server's own words only those are shown that are written here.
+//! An error names the place, what happened, and what to look at, as far as the kind of failure tells. It never contains
+//! a password: of a server's own words, it shows only those that are listed here.
 
 use std::io;
 
@@ -64,7 +64,7 @@ const NO_PASSWORD: &str = "a password was given, but it has none";
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To ask the application as whom to log in.
+    /// To ask the application for the login.
     Identify,
     /// To reach the address.
     Connect,
@@ -110,7 +110,7 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
     error_of(place, &what, advice).caused_by(error)
 }
 
-/// Builds the error of a step that took longer than it may.
+/// Builds the error of a step that took too long.
 pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     let (what, advice) = match step {
         Step::Identify => (
@@ -133,8 +133,8 @@ pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
 
 /// Builds the error of a server that refused to let this client in.
 ///
-/// Servers repeat what they were sent, in part or in other letters, and that may be a password. So nothing of what this
-/// one `said` is shown but the beginning that it has in common with one of the [`REFUSALS`].
+/// Servers repeat what they were sent, in part or in other letters, and that may be a password. So the error shows
+/// nothing of what this one `said` but the beginning that matches one of the [`REFUSALS`].
 pub(super) fn refused(place: &str, said: &str) -> Error {
     let known = REFUSALS.iter().find(|(words, _)| said.starts_with(words));
     let (words, advice) = known.unwrap_or(&("it refused", None));
@@ -143,7 +143,7 @@ pub(super) fn refused(place: &str, said: &str) -> Error {
 
 /// Builds the error of a server that refused a login.
 ///
-/// What the application was asked for may be out of date, which is another fault than a wrong setting.
+/// A login that the application supplied may be out of date, which is another fault than a wrong setting.
 pub(super) fn refused_login(place: &str, said: &str, identity: &Identity) -> Error {
     let words = ["WRONGPASS", "ERR invalid password"];
     match words.into_iter().find(|words| said.starts_with(words)) {
@@ -152,7 +152,7 @@ pub(super) fn refused_login(place: &str, said: &str, identity: &Identity) -> Err
     }
 }
 
-/// Builds the error of a server that is not one to take locks from, as `what` says.
+/// Builds the error of a server that no locks can be taken from, as `what` says.
 pub(super) fn unfit(place: &str, what: &str) -> Error {
     error_of(place, what, None)
 }

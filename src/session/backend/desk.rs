@@ -1,11 +1,11 @@
-//! The requests of one connection: the bytes that are to be written to its socket, and the callers that wait for
+//! The desk of one connection: its send buffer, and the queue of requests in flight with the callers that wait for the
 //! replies.
 //!
 //! # Invariants
 //!
-//! 1. A request enters the buffer and the list of those that wait for a reply in one step. Replies come in the order of
+//! 1. A request enters the buffer and the queue of requests in flight in one step. Replies come in the order of
 //!    requests, so none can be taken for the reply to another request.
-//! 2. Nothing was carried out of a request that the socket did not take as a whole.
+//! 2. A request that the socket did not take as a whole was not carried out, not even in part.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ const PACKET: usize = 1400;
 
 /// Why a request brought no reply, and whether it may have run.
 ///
-/// What the caller owes depends on this: for what did not run, nothing.
+/// What the caller owes depends on this: a request that did not run leaves nothing to undo.
 #[derive(Debug)]
 pub(super) enum Broken {
     /// The request did not run.
@@ -39,37 +39,37 @@ pub(super) enum Broken {
     Cut(Error),
     /// No reply came in time: the request may have run, or may still run.
     TimedOut(Elapsed),
-    /// The request was sent, and the bytes in place of its reply are not a reply, or not one within the bounds.
+    /// The request was sent, but what came back is not a reply, or not one within the bounds.
     Garbled(Error),
 }
 
 /// The receiver of the reply to a request.
 pub(super) type Reply = oneshot::Receiver<Result<Said, Broken>>;
 
-/// The requests of one connection. Without a connection, takes none.
+/// The send buffer and the requests in flight of one connection. Without a connection, takes no requests.
 #[derive(Default)]
 pub(super) struct Desk {
     /// What is needed to send. `None` without a connection.
     open: Option<Open>,
     /// Bytes that the socket has not taken so far.
     ///
-    /// Empty whenever nobody has to write: the writing task stops then.
+    /// The writing task sleeps while it is empty.
     unsent: BytesMut,
     /// One entry for each reply that is still to come, in the order of the requests.
     waiting: VecDeque<Waiting>,
-    /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. The end of
-    /// a request is compared with `taken` to tell whether the request was sent.
+    /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. A request
+    /// was sent if its end is not beyond `taken`.
     given: u64,
     /// Never more than `given`.
     taken: u64,
     /// Whether a reply has come on this connection.
     has_answered: bool,
-    /// When a reply last came while more were owed.
+    /// When a reply last came while others were still to come.
     heard: Option<BootInstant>,
     /// Whether something came that cannot be read.
     is_garbled: bool,
-    /// Scripts that the server knows by their hashes when it reads the next request: it has answered calls of them on
-    /// this connection, or their text is on its way.
+    /// Scripts whose hashes the server will know when it reads the next request: it has answered calls of them on this
+    /// connection, or their text is on its way.
     known: Vec<&'static Script>,
 }
 
@@ -82,13 +82,13 @@ struct Open {
 
 /// A reply that is still to come.
 pub(super) struct Waiting {
-    /// Where its request ends, counted as `given` is.
+    /// Where its request ends, in the count of `given`.
     end: u64,
     /// When its request came in.
     pub(super) since: BootInstant,
     /// `None` for a command that only prepares the next one.
     pub(super) caller: Option<oneshot::Sender<Result<Said, Broken>>>,
-    /// The script that the command runs, which the server is known to have once it is answered.
+    /// The script that the command runs. Once it is answered, the server is known to have the script.
     script: Option<&'static Script>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Waiting {
 pub(super) struct Ended {
     /// Whether a reply came on it.
     pub(super) has_answered: bool,
-    /// Whether it was open, and every request that it took was answered: the server has none of them unread.
+    /// Whether it was open and every request that it took was answered, so that the server has none of them unread.
     pub(super) is_settled: bool,
 }
 
@@ -123,9 +123,9 @@ impl Desk {
         }
     }
 
-    /// Takes a request, and returns where its reply arrives. The buffered bytes go to the socket at once if nothing
-    /// else is under way, or if they fill a packet: the server works on them while the callers go on. Otherwise they
-    /// are left to the writing task, which sends what has gathered.
+    /// Takes a request and returns the receiver of its reply. If nothing else is in flight, or if the buffered bytes
+    /// fill a packet, they go to the socket at once: the server works on them while the callers go on. Otherwise the
+    /// writing task sends them with whatever else has gathered.
     ///
     /// Fails if there is no connection or no room; the request is not sent then, now or later.
     pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
@@ -134,7 +134,7 @@ impl Desk {
         self.take(request, is_due)
     }
 
-    /// Takes a request from a caller that cannot wait, and gives the socket what it takes at once: the runtime may end
+    /// Takes a request from a caller that cannot wait, and gives the socket what it takes at once. The runtime may end
     /// now, and with it the task that would write later.
     ///
     /// A request behind others that the socket has not taken goes out with them, or not at all.
@@ -149,7 +149,7 @@ impl Desk {
             let text = "too many requests are waiting for this server";
             return Err(Error::new(ErrorKind::Backend, text).passing());
         }
-        // The entry and the bytes go in together: see invariant 1.
+        // The entry and the bytes go in together, by invariant 1.
         let reply = self.wait_for(request);
         if let Some(script) = request.brings() {
             self.learn(script);
@@ -162,7 +162,7 @@ impl Desk {
         Ok(reply)
     }
 
-    /// Returns the connection, or `Err` if there is none or another process made it: the server would answer a forked
+    /// Returns the connection, or `Err` if there is none or another process made it. The server would answer a forked
     /// child on the socket that its parent reads, too.
     fn open(&self) -> Result<&Open, Error> {
         let open = self.open.as_ref().ok_or_else(no_connection)?;
@@ -184,9 +184,9 @@ impl Desk {
         self.known.iter().any(|known| std::ptr::eq(*known, script))
     }
 
-    /// Enters each command of a request into the list of those that wait for a reply. Only the last one has a caller.
+    /// Enters each command of a request into the queue of those in flight. Only the last one has a caller.
     ///
-    /// A reply to a command without a caller is passed over when it comes.
+    /// The reply to a command without a caller is ignored.
     fn wait_for(&mut self, request: &Request) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
@@ -212,7 +212,7 @@ impl Desk {
 
     /// Writes as much as the socket takes without waiting.
     ///
-    /// Anything that is left over stays in the buffer. An error is of the connection, which is then given up.
+    /// The rest stays in the buffer. An error means that the connection is broken; the caller then drops it.
     pub(super) fn write(&mut self, socket: &dyn Socket) -> io::Result<()> {
         match socket.try_write(&self.unsent) {
             Ok(taken) => {
@@ -225,8 +225,8 @@ impl Desk {
         }
     }
 
-    /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns what waits for it, or `None` if
-    /// nothing was asked.
+    /// Handles the next reply; `said` is `None` if it cannot be read. Returns the entry that waits for it, or `None` if
+    /// no request is in flight.
     ///
     /// Called for each reply in the order of arrival: see invariant 1.
     pub(super) fn replied(&mut self, said: Option<&Said>) -> Option<Waiting> {
@@ -237,7 +237,7 @@ impl Desk {
             self.heard = Some(BootInstant::now());
         }
         if let Some(script) = waiting.script {
-            // A refusal may say that the server does not have the script, or keep the server from reading its text.
+            // A refusal may mean that the server does not have the script, or has not read its text.
             match said.is_some_and(Result::is_ok) {
                 true => self.learn(script),
                 false => self.known.retain(|known| !std::ptr::eq(*known, script)),
@@ -253,23 +253,23 @@ impl Desk {
         }
     }
 
-    /// Returns when the oldest request came in that still waits for its reply.
+    /// Returns when the oldest request in flight came in.
     ///
-    /// Older than a time-out, it shows that the server hangs, unless others were answered meanwhile.
+    /// If that is longer ago than a time-out, the server hangs, unless it answered others in the meantime.
     pub(super) fn waits_since(&self) -> Option<BootInstant> {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// Returns when a reply last came while more were owed.
+    /// Returns when a reply last came while others were still to come.
     ///
-    /// A server of which some came of late is slow, and does not hang.
+    /// A server that has sent some lately is slow, and does not hang.
     pub(super) fn heard(&self) -> Option<BootInstant> {
         self.heard
     }
 
     /// Tells the callers that wait for a reply that there will be none.
     pub(super) fn end(self, error: &Error) -> Ended {
-        // What cannot be read may not have been the reply to the request that it was taken for.
+        // Garbled bytes may not have been the reply to the request that they were matched with.
         let mut is_settled = self.open.is_some() && !self.is_garbled;
         for Waiting { end, caller, .. } in self.waiting {
             // A server does not run part of a command, so a request that was written in part is unsent.
@@ -313,7 +313,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap());
         let mut desk = Desk::new(Arc::new(near.await.unwrap()));
-        // As in a forked child, whose number is another one.
+        // As in a forked child, whose process id differs.
         desk.open.as_mut().unwrap().process += 1;
         let refused = desk.post(&Request::of(&["PING"]));
         let error = refused.err().unwrap().to_string();

@@ -1,7 +1,7 @@
 //! Opens a connection: connects, logs in and introduces this client.
 //!
-//! Each step on the way has [`patience`](Dialer::patience) for itself, and its own advice when it fails (`contact`).
-//! What comes out is a [`Link`], on which everything that was asked has been answered.
+//! Each step may take [`patience`](Dialer::patience), and has its own advice when it fails (`contact`). The result is a
+//! [`Link`] on which every request so far has been answered.
 
 use std::future::pending;
 use std::io;
@@ -31,7 +31,7 @@ use crate::protocol::reply::Reply;
 pub(super) struct Dialer {
     /// The login, the database and the version of the protocol.
     pub(super) config: Arc<Config>,
-    /// Where to connect, without sentinels. With them it is only a name in logs.
+    /// Where to connect without sentinels. With sentinels it is only a name in logs.
     pub(super) server: Server,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Connector>,
@@ -54,19 +54,18 @@ impl Dialer {
             tokio::select! {
                 dialled = self.dial_primary(&primary) => {
                     sentinels.tried(dialled.is_ok());
-                    // A primary that cannot be reached is an error, and the caller tries again. The sentinels are told,
-                    // and asked more often.
+                    // If the primary cannot be reached, the caller tries again, and the sentinels are asked more often
+                    // until then.
                     return dialled;
                 }
-                // A server that is no longer the primary may be frozen, and would hold this attempt up until its time
-                // is over.
+                // A former primary may be frozen, and would hold up this attempt until its time is over.
                 () = sentinels.named_other_than(Some(&place)) => {}
             }
         }
         self.dial_server(&self.server).await
     }
 
-    /// Returns where a connection made now would lead. `None` if no sentinel has named a primary yet.
+    /// Returns where a connection made now would lead, or `None` if no sentinel has named a primary yet.
     ///
     /// Noted before an attempt, and compared afterwards.
     pub(super) fn place(&self) -> Option<String> {
@@ -98,7 +97,7 @@ impl Dialer {
 
     /// Connects to a server. Returns `Err` if the server says that it is not a primary.
     ///
-    /// A connection to a replica would take no lock, and would last.
+    /// A connection to a replica could take no lock, and would not break by itself.
     async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
         let mut link = self.dial_server(server).await?;
         let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
@@ -114,7 +113,7 @@ impl Dialer {
     }
 
     async fn dial_server(&self, server: &Server) -> Result<Link, Error> {
-        // Before the connection, which nobody waits for meanwhile.
+        // The application is asked before the connection is opened, so that the server does not wait for a login.
         let identity = self.identify(server).await?;
         let link = self.open(server).await?;
         self.introduced(link, &identity).await
@@ -122,7 +121,7 @@ impl Dialer {
 
     /// Opens a connection without sending anything on it.
     ///
-    /// For sentinels, and for what follows here.
+    /// Used for sentinels, and for the steps below.
     pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
         let opened = self.step(&place, Step::Connect, self.reach(server)).await?;
@@ -135,7 +134,7 @@ impl Dialer {
         Ok(Link::new(opened, place))
     }
 
-    /// Reaches the server, as the application does it or else over the network of this machine.
+    /// Reaches the server by the application's connector if there is one, otherwise over the network of this machine.
     async fn reach(&self, server: &Server) -> io::Result<Arc<dyn Socket>> {
         let address = self.address(server);
         match &self.config.connector {
@@ -153,7 +152,7 @@ impl Dialer {
 
     /// Logs in, selects the database and sets the name of the connection.
     ///
-    /// After the login, all in one round trip. The id that the server has for the connection comes last.
+    /// All but the login takes one round trip. The server's id for the connection is asked for last.
     async fn introduced(&self, mut link: Link, identity: &Identity) -> Result<Link, Error> {
         let greeting = self.log_in(&mut link, identity).await?;
         link.due = identity.due;
@@ -182,7 +181,7 @@ impl Dialer {
         };
         self.ensure_fit(&link.place, greeted_as.or_else(informed))?;
         match said.first() {
-            // Without a password RESP2 has no login, so a server that wants one says NOAUTH only here.
+            // In RESP2, no password means no login, so a server that wants one says NOAUTH only here.
             Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&link.place, text)),
             // Names are for operators: a server that does not know these commands, or a user that may not use them, is
             // accepted.
@@ -196,9 +195,8 @@ impl Dialer {
         }
     }
 
-    /// Refuses a server that accepts the connection and is not what the configuration says, by the `mode` that it runs
-    /// in. A sentinel would refuse every script. A server of a cluster would take the locks of its own slots, and list
-    /// no others.
+    /// Returns `Err` if the `mode` in which the server runs is not what the configuration says. A sentinel would refuse
+    /// every script. A server of a cluster would take the locks of its own slots, and list no others.
     ///
     /// If the server does not tell its mode, the first call that it refuses or redirects shows it.
     fn ensure_fit(&self, place: &str, mode: Option<&str>) -> Result<(), Error> {
@@ -218,9 +216,9 @@ impl Dialer {
         Err(unfit(place, &text))
     }
 
-    /// Connects in place of a connection that is gone, and has the server end that one.
+    /// Replaces a connection that is gone, and has the server end that one.
     ///
-    /// The answer is waited for: before it, the old requests may still be carried out.
+    /// Waits for the answer: until then, the server may still carry out the old requests.
     pub(super) async fn redial(&self, old: Option<&ConnectionId>) -> Result<Link, Error> {
         let mut link = self.dial().await?;
         if let Some(old) = old {
@@ -229,18 +227,18 @@ impl Dialer {
         Ok(link)
     }
 
-    /// Has the server end the connection that this one replaces. A server that hung may not have read what was sent
-    /// there. It must not carry that out after the requests on this connection, and once the old connection is ended it
-    /// never does. If the server refuses, since the user has no right to this, the connection is used all the same.
+    /// Has the server end the connection that this one replaces. A server that hung may have unread requests there. It
+    /// must not carry them out after the requests on this connection, and once the old connection has ended, it cannot.
+    /// If the server refuses because the user lacks the right, the connection is used all the same.
     ///
-    /// The address is given too, since after a restart the id may be another client's.
+    /// The address is compared too, since after a restart another client may have the id.
     async fn replace(&self, link: &mut Link, old: &ConnectionId) -> Result<(), Error> {
         let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
         self.talk(link, &[kill]).await.map(drop)
     }
 
-    /// Chooses the version of the protocol, and logs in. Returns what the server tells of itself, or [`Reply::Nil`] in
-    /// RESP2.
+    /// Negotiates the version of the protocol, and logs in. Returns what the server says of itself, or [`Reply::Nil`]
+    /// in RESP2.
     pub(super) async fn log_in(
         &self,
         link: &mut Link,
@@ -275,9 +273,9 @@ impl Dialer {
         }
     }
 
-    /// Sends requests together, and waits for as many replies.
+    /// Sends requests together, and waits for all replies.
     ///
-    /// The number of replies is that of the requests, so they can be matched by their place.
+    /// There is one reply for each request, in the same order.
     pub(super) async fn talk<const N: usize>(
         &self,
         link: &mut Link,
@@ -294,7 +292,7 @@ impl Dialer {
         self.step(&place, Step::Talk, link.talk(requests)).await
     }
 
-    /// Carries out a step on the way to a connection, within `patience`.
+    /// Runs one step of connecting, for at most `patience`.
     ///
     /// The advice depends on whether TLS was asked for.
     pub(super) async fn step<T>(
@@ -318,9 +316,9 @@ impl Dialer {
     }
 }
 
-/// Whether this is a replica's answer to `ROLE`.
+/// Whether a replica gave this answer to `ROLE`.
 ///
-/// A server that does not tell counts as a primary: if it is none, it refuses the first script that takes a lock.
+/// A server that does not tell counts as a primary. If it is not one, it refuses the first script that takes a lock.
 pub(super) fn is_of_replica(role: Option<&Said>) -> bool {
     let master = Reply::Text("master".into());
     matches!(role, Some(Ok(Reply::List(role))) if role.first() != Some(&master))

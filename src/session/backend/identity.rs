@@ -1,5 +1,5 @@
-//! As whom connections log in: always the same, or whom the application's credentials name, before their time is over
-//! again.
+//! The login of connections: a fixed one, or the one that the application's credentials supply, renewed before it
+//! expires.
 
 use std::future::pending;
 use std::io;
@@ -22,18 +22,18 @@ use crate::pace::Pace;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// As whom a connection logs in.
+/// The login of a connection.
 pub(super) struct Identity {
     login: Login,
-    /// Whether the application was asked for it just now.
+    /// Whether the application has just supplied it.
     pub(super) is_asked: bool,
     /// When to log in again.
     pub(super) due: Option<BootInstant>,
 }
 
-/// A connection that takes a login while it is used.
+/// A connection that can log in again while it is in use.
 pub(super) trait Living: Sync {
-    /// Sends the command, and returns the reply, or `None` if there is none: the connection has ended then, or ends.
+    /// Sends the command and returns the reply, or `None` if the connection has ended or is about to.
     fn log_in(&self, auth: Request) -> impl Future<Output = Option<Said>> + Send;
 }
 
@@ -57,9 +57,9 @@ impl Identity {
 }
 
 impl Dialer {
-    /// Returns as whom to log in to a server. Asks the application if it has said to.
+    /// Returns the login for a server. Asks the application if it has set up credentials.
     ///
-    /// What the application does may hang, fail or panic: that ends as if the server were out of reach.
+    /// The application's code may hang, fail or panic. Each counts as a server that is out of reach.
     pub(super) async fn identify(&self, server: &Server) -> Result<Identity, Error> {
         let (login, provider) = (&self.config.login, &self.config.credentials);
         self.identified(server, login, provider.as_ref()).await
@@ -86,7 +86,7 @@ impl Dialer {
             });
         };
         let (place, address) = (server.to_string(), self.address(server));
-        // Its time counts from before it was made.
+        // Its lifetime counts from before it was made.
         let began = BootInstant::now();
         let asked = AssertUnwindSafe(async { provider.ask(&address).await }).catch_unwind();
         let asked = asked.map(|asked| match asked {
@@ -101,9 +101,9 @@ impl Dialer {
         })
     }
 
-    /// Logs in again on a connection to `place` whenever that is `due`, without end.
+    /// Logs in again on a connection to `place` whenever that is `due`. Never returns.
     ///
-    /// A connection whose login cannot be renewed is kept. It is for the server to end it.
+    /// A connection whose login cannot be renewed is kept, until the server ends it.
     pub(super) async fn stay_logged_in(
         &self,
         place: &str,
@@ -127,7 +127,7 @@ impl Dialer {
             due = match renewed.await {
                 Ok(due) => {
                     pause = FIRST_PAUSE;
-                    // Not at once, though its time may be over already.
+                    // Not at once, even if the new login has expired already.
                     let soonest = BootInstant::now().plus(FIRST_PAUSE);
                     due.map(|due| due.max(soonest))
                 }
@@ -144,7 +144,7 @@ impl Dialer {
     }
 }
 
-/// Waits for an instant, or without end if there is none.
+/// Waits until `due`, or forever if it is `None`.
 async fn wait_until(due: Option<BootInstant>) {
     let Some(due) = due else {
         return pending().await;
@@ -154,7 +154,7 @@ async fn wait_until(due: Option<BootInstant>) {
         if left.is_zero() {
             return;
         }
-        // The timer stops while the machine is suspended, and the time of a login does not.
+        // The timer stops while the machine is suspended, but the lifetime of a login does not.
         sleep(left.min(LONGEST_PAUSE)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Questions of an administrator: commands that are no script, and change nothing that a lock depends on.
+//! The questions of an administrator: plain commands that change nothing that a lock depends on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const REDIRECTIONS: usize = 5;
 pub(crate) type Told = Result<Reply, String>;
 
 impl Backend {
-    /// Sends these commands, one directly behind the other, and returns what the server says to each.
+    /// Sends these commands, one directly behind the other, and returns the server's answer to each.
     ///
     /// A command whose connection was cut is sent again, so it must be one that may run twice.
     pub(crate) async fn inquire(
@@ -36,9 +36,11 @@ impl Backend {
         try_join_all(commands.iter().map(|words| self.tell(node, words, false))).await
     }
 
-    /// Does the same for commands that read locks. What a replica says may be out of date, and is an error.
+    /// Does the same for commands that read locks. Returns `Err` if the server is a replica, whose answers may be out
+    /// of date.
     ///
-    /// The role is asked for behind them: it is that of an answer, or of a server that was promoted since.
+    /// Asks for the role last. So a server that says that it is a primary was one when it answered, or has been
+    /// promoted since.
     pub(crate) async fn look(
         &self,
         node: &Node,
@@ -53,20 +55,20 @@ impl Backend {
         }
     }
 
-    /// Does the same for commands that are all about one key, and go to the server that has it.
+    /// Does the same for commands that are all about one key, on the server that has the key.
     pub(crate) async fn look_at(
         &self,
         key: &str,
         commands: &[Vec<&str>],
     ) -> Result<Vec<Told>, Error> {
         match self.is_clustered() {
-            // A replica in a cluster redirects whoever asks for a key.
+            // In a cluster, a replica redirects every question about a key.
             true => self.inquire_about(key, commands).await,
             false => self.look(&*self.home_of(key)?, commands).await,
         }
     }
 
-    /// Returns the servers with a slot, or the error of a call that finds none known so far.
+    /// Returns the servers with a slot, or an error if none is known so far.
     pub(crate) fn known_nodes(&self) -> Result<Vec<Arc<Node>>, Error> {
         let nodes = self.nodes();
         match nodes.is_empty() {
@@ -75,8 +77,8 @@ impl Backend {
         }
     }
 
-    /// Sends these commands to the server that has the key, which all of them are about. Each follows the key by
-    /// itself: of a slot that is being moved, some keys are here and some are there.
+    /// Sends these commands, all about `key`, to the server that has it. Each command follows redirections by itself:
+    /// while a slot is being moved, each of the two servers has some of its keys.
     pub(crate) async fn inquire_about(
         &self,
         key: &str,
@@ -99,8 +101,7 @@ impl Backend {
         Ok(told)
     }
 
-    /// Returns the server that an answer names in place of the one that gave it, and whether that server answers only
-    /// what it is asked to.
+    /// Returns the server that an answer redirects to, and whether that server answers only after `ASKING`.
     fn redirected(&self, node: &Node, told: &Told) -> Option<(Arc<Node>, bool)> {
         let (cluster, refusal) = (self.cluster()?, told.as_ref().err()?);
         match code(refusal) {
@@ -142,7 +143,7 @@ impl Backend {
         self.channels().publish()
     }
 
-    /// Returns how the number of subscribers to a channel is asked for.
+    /// Returns the command that asks for the number of subscribers to a channel.
     pub(crate) fn counts_by(&self) -> &'static str {
         match self.publishes_by() {
             "SPUBLISH" => "SHARDNUMSUB",
@@ -157,7 +158,7 @@ impl Backend {
 }
 
 impl Node {
-    /// Returns the number of the connection for commands, or of the first one if there was none so far.
+    /// Returns the number of the present connection for commands, or that of the first one if there has been none.
     ///
     /// If it is the same before a command and after the answer, that connection gave the answer.
     pub(crate) fn epoch(&self) -> u64 {

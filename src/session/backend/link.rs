@@ -17,7 +17,7 @@ const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 /// Used by one task at a time.
 pub(super) struct Link {
     pub(super) socket: Arc<dyn Socket>,
-    /// What the login has chosen.
+    /// The version that the login has negotiated.
     pub(super) version: Version,
     /// The address or the path that it leads to.
     pub(super) place: String,
@@ -27,13 +27,13 @@ pub(super) struct Link {
     pub(super) due: Option<BootInstant>,
     /// Bytes that have arrived and are not decoded yet.
     ///
-    /// Belongs to the link: a reader that takes over only [`socket`](Self::socket) may do so only while it is empty.
+    /// A reader may take over [`socket`](Self::socket) alone only while this is empty.
     arrived: BytesMut,
 }
 
-/// A server's identification of a connection: its id there, and the address that it comes from. Ids start over with
-/// each start of a server, but an id and an address do not come again together. Over a unix socket all connections come
-/// from the same address.
+/// A server's identification of a connection: its id there, and the address that it comes from. A server that is
+/// restarted gives out the same ids again, but an id does not come back with the same address. Over a unix socket, all
+/// connections come from one address.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionId {
     /// Unique while the server runs.
@@ -79,10 +79,10 @@ impl Link {
 
     /// Sends commands together, and waits for the replies to all of them.
     ///
-    /// Pushes that come in between are passed over. A future that is dropped leaves replies behind: the link is of no
-    /// use then.
+    /// Pushes that come in between are passed over. Dropping the future leaves replies unread, after which the link
+    /// must not be used.
     pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
-        // A server that takes nothing may have said why before it hung up, so its words are read first.
+        // A server that hung up may have said why, so its words are read before the error of the write is returned.
         let sent = self.send(requests).await;
         let mut replies = Vec::new();
         while replies.len() < requests.len() {
@@ -92,7 +92,7 @@ impl Link {
                 Err(ended) => return Err(sent.err().unwrap_or(ended)),
             }
         }
-        // The next reader would take the rest for the reply to another request.
+        // The next reader would take the rest for replies to its own requests.
         match self.arrived.is_empty() {
             true => Ok(replies),
             false => Err(io::Error::other(
@@ -103,7 +103,7 @@ impl Link {
 
     /// Sends commands together, without waiting for replies.
     ///
-    /// A future that is dropped may have sent a part: the link is of no use then.
+    /// Dropping the future may leave a request half sent, after which the link must not be used.
     pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
         let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
         self.socket.write_all(&bytes).await

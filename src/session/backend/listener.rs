@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A command is given to the present connection and ends with it. None is kept for the next connection, which has
-//!    none of the channels.
-//! 2. Answers come in the order of the commands, whether as replies or in the form of messages.
+//! 1. A command goes to the present connection and ends with it. None is kept for the next connection, on which nothing
+//!    is subscribed.
+//! 2. Answers come in the order of the commands, whether as replies or as messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,12 +36,12 @@ const BACKLOG: usize = 4096;
 const BATCH: usize = 64;
 /// The first pause between two connections. It doubles up to [`LONGEST_PAUSE`] as long as connections do not last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause. An attempt that lasted at least this long, its connection included, starts the pauses over.
+/// The longest pause. An attempt that lasts at least this long, its connection included, resets the pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The outcome of a command about a channel, if it is known by now.
+/// The outcome of a command about a channel, once it is known.
 ///
-/// Looked at once, after a PING that was sent behind the command was answered.
+/// Read once, after the answer to a PING that was sent behind the command.
 #[derive(Debug)]
 pub(crate) struct Asked(oneshot::Receiver<Answered>);
 
@@ -63,21 +63,22 @@ pub(super) struct Listener {
 /// What callers and the task have in common.
 struct Shared {
     meter: Arc<dyn Meter>,
-    /// Gives commands to the present connection. If it is taken away, another connection is made.
+    /// The way to the present connection. Taking it away leads to another connection.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
-    /// How many connections there have been after the first.
+    /// The number of connections after the first.
     ///
-    /// A counter and not a message, so that it is seen also by a reader that has missed messages.
+    /// A counter and not a message, so that a reader that has missed messages sees it too.
     again: watch::Sender<u64>,
-    /// Messages, and what may have cost one. A reader that is too slow loses the oldest and is told so.
+    /// Messages, and events that may have cost one. A reader that is too slow loses the oldest, and is told so.
     ///
-    /// Made for the first reader: the backlog takes a third of a megabyte, and most servers of a large cluster have none.
+    /// Made for the first reader: the backlog takes a third of a megabyte, and most servers of a large cluster have
+    /// none.
     news: OnceLock<broadcast::Sender<PushEvent>>,
-    /// The channel on which this client alone is told something. It is named as the client's connections are.
+    /// The client's own channel, with messages for this client alone. It has the name of the client's connections.
     own: Arc<str>,
     /// Whether this connection listens to that channel. Changed only while `present` is locked.
     attends: AtomicBool,
-    /// Where to report what is heard there.
+    /// Where to report messages on the own channel.
     disruptions: mpsc::UnboundedSender<Disruption>,
 }
 
@@ -87,7 +88,7 @@ struct Order {
     command: &'static str,
     /// The channel, or empty without one.
     channel: String,
-    /// The command itself, if it logs in. Holds a password.
+    /// The command itself, if it logs in. Contains a password.
     login: Option<Request>,
     answer: oneshot::Sender<Answered>,
 }
@@ -99,11 +100,9 @@ pub(crate) enum PushEvent {
     Message { channel: String, text: String },
     /// The server has taken this channel away, together with its slot.
     Gone(String),
-    /// Messages were dropped, or may have been.
-    ///
-    /// Nobody knows on which channels.
+    /// Messages were dropped, or may have been, and nobody knows on which channels.
     Missed,
-    /// There is another connection, which has none of the channels.
+    /// Another connection has replaced the last one. Nothing is subscribed on it.
     Reconnected,
 }
 
@@ -149,9 +148,10 @@ impl Listener {
         Ok(())
     }
 
-    /// Listens to what is said to this client alone, on this connection and on those that replace it; or leaves that.
+    /// Subscribes to the client's own channel, on this connection and on those that replace it; or unsubscribes.
     ///
-    /// The server may refuse. Nothing proves meanwhile that the connection is alive: whoever is not told asks later.
+    /// The server may refuse. No PING proves that the connection is alive: a client that misses a message finds out
+    /// later by asking.
     pub(super) fn attend(&self, attends: bool) {
         if attends {
             self.keep(None);
@@ -190,7 +190,7 @@ impl Listener {
 
     /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
     ///
-    /// The answer comes behind those of the commands that were given before, so their outcomes are known by then.
+    /// The answer comes after those to all earlier commands, so their outcomes are known by then.
     pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
         let end = BootInstant::now().plus(budget);
         let answer = self.order(PING, "", budget).await?;
@@ -200,9 +200,9 @@ impl Listener {
         answered.map_err(|text| refused(&text))
     }
 
-    /// Has another connection made in place of the present one.
+    /// Replaces the present connection.
     ///
-    /// Commands that have no answer fail with the connection.
+    /// Commands without an answer fail with the old connection.
     pub(super) fn relisten(&self) {
         self.shared.present.send_replace(None);
     }
@@ -221,9 +221,9 @@ impl Listener {
         }
     }
 
-    /// Gives a command to the present connection, and waits for a connection if there is none, for at most `budget`.
+    /// Gives a command to the present connection. If there is none, waits for one, for at most `budget`.
     ///
-    /// If the connection breaks before the answer, the receiver is told by the drop of its sender.
+    /// If the connection breaks before the answer, the sender is dropped, which tells the receiver.
     async fn order(
         &self,
         command: &'static str,
@@ -276,7 +276,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
         match dialled {
             Ok(link) => {
                 if !std::mem::take(&mut is_first) {
-                    // Before any caller can give a command to the new connection.
+                    // Counted before any caller can give a command to the new connection.
                     shared.again.send_modify(|again| *again += 1);
                 }
                 let here = place.insert(link.place.clone());
@@ -307,7 +307,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
 impl Shared {
     /// Sends commands and passes on what arrives, until the connection breaks or is given up.
     ///
-    /// The commands that have no answer end with this future.
+    /// Commands without an answer end with this future.
     async fn serve(&self, mut link: Link, patience: Duration) -> io::Result<()> {
         let (sender, mut orders) = mpsc::unbounded_channel();
         self.present.send_modify(|present| {
@@ -322,11 +322,11 @@ impl Shared {
             tokio::select! {
                 count = orders.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
-                        // The sender was taken away: another connection is wanted.
+                        // The sender was taken away to get another connection.
                         return Ok(());
                     }
                     let requests: Vec<_> = batch.iter_mut().map(Order::request).collect();
-                    // Nothing is read meanwhile, so a server that takes nothing must not hold this up for long.
+                    // Nothing is read during the write, so a server that takes nothing must not hold it up for long.
                     timeout(patience, link.send(&requests)).await??;
                     given.extend(batch.drain(..));
                 }
@@ -357,7 +357,7 @@ impl Shared {
                 self.meter.messaged();
                 self.publish(PushEvent::Message { channel, text });
             }
-            // It answers no command: the server has taken the channel away by itself.
+            // No command asked for this: the server has taken the channel away by itself.
             Told::Done(_, channel) if !first => self.publish(PushEvent::Gone(channel)),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
@@ -377,7 +377,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the order to listen to the client's own channel, or to leave it.
+    /// Returns the command that subscribes to the client's own channel, or unsubscribes from it.
     fn about_own(&self, attends: bool) -> Order {
         let command = match attends {
             true => ChannelCommand::Subscribe,
@@ -391,12 +391,12 @@ impl Shared {
         }
     }
 
-    /// Reports something to those who doubt their holds. Nobody is told any more while the client closes.
+    /// Reports a disruption to the watchdog. Does nothing while the client closes.
     fn report(&self, disruption: Disruption) {
         self.disruptions.send(disruption).ok();
     }
 
-    /// Gives an event to all readers, if there are any.
+    /// Sends an event to all readers, if there are any.
     fn publish(&self, event: PushEvent) {
         if let Some(news) = self.news.get() {
             news.send(event).ok();
@@ -404,11 +404,11 @@ impl Shared {
     }
 }
 
-/// The connection that there is now.
+/// The present connection.
 struct Present<'a>(&'a Shared, Version);
 
 impl Living for Present<'_> {
-    /// In RESP2, a connection that listens to channels takes no such command: another connection is made.
+    /// In RESP2, a connection that listens to channels does not accept AUTH, so another connection is made.
     async fn log_in(&self, auth: Request) -> Option<Said> {
         let Self(shared, version) = self;
         if *version == Version::Resp2 {
@@ -438,10 +438,10 @@ impl Order {
 }
 
 impl Asked {
-    /// Returns `Ok(None)` if the command was carried out, and the redirection if the slot of the channel is another
-    /// server's. Returns `Err` if the server has refused, or has not answered so far.
+    /// Returns `Ok(None)` if the command was carried out, and the redirection if another server has the channel's slot.
+    /// Returns `Err` if the server has refused, or has not answered so far.
     ///
-    /// A redirection is taken only from `MOVED`: the channel stays where the slot is until it has moved.
+    /// Only `MOVED` counts as a redirection: until a slot has moved, its channels stay with the old server.
     pub(super) fn outcome(mut self) -> Result<Option<Redirect>, String> {
         match self.0.try_recv() {
             Ok(Ok(())) => Ok(None),
@@ -470,13 +470,13 @@ impl Messages {
     }
 }
 
-/// Builds the error of a connection that was not there, or did not answer, in time.
+/// Builds the error of a connection that was not open in time, or did not answer in time.
 fn unheard(budget: Duration) -> Error {
     let message = format!("the connection for messages did not answer within {budget:?}");
     Error::new(ErrorKind::Backend, message).passing()
 }
 
-/// Builds the error of a server that may be spoken to and refuses a PING.
+/// Builds the error of a server that refuses a PING.
 fn refused(text: &str) -> Error {
     Error::refused(format!("the server refused a PING: {text}"), text).passing()
 }

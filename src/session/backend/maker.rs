@@ -1,4 +1,4 @@
-//! Makes the connections to servers.
+//! The connection factory: makes every connection to a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,21 +25,21 @@ use crate::error::Error;
 /// Cheap to clone. A cluster keeps it for servers that it comes to know.
 #[derive(Clone)]
 pub(super) struct Maker {
-    /// As the user has given it, with logins.
+    /// The user's configuration, logins included.
     config: Arc<Config>,
     #[cfg(feature = "tls")]
     tls: Option<Connector>,
-    /// The budget of questions that the backend asks by itself.
+    /// The time limit of questions that the backend asks on its own behalf.
     pub(super) command_timeout: Duration,
     /// How many replicas have to acknowledge a hold, if any do.
     pub(super) min_replicas: Option<MinReplicas>,
-    /// Where the tasks of the connections run.
+    /// The runtime of the connections' tasks.
     pub(super) runtime: Handle,
     /// Where to report that holds may no longer stand.
     pub(super) disruptions: mpsc::UnboundedSender<Disruption>,
     /// The name of the connections, which operators see.
     name: Arc<str>,
-    /// Where the connections tell what goes over them.
+    /// Counts what goes over the connections.
     meter: Arc<dyn Meter>,
     /// Shared by all connections, so that they follow the same primary.
     sentinels: Option<Arc<Sentinels>>,
@@ -88,7 +88,7 @@ impl Maker {
         let disruptions = self.disruptions.clone();
         let changed = move |change| {
             let disruption = match change {
-                // The server behind a new connection may be another one, or may have lost its data.
+                // A new connection may lead to another server, or to one that has lost its data.
                 Change::Reconnected => Disruption::Node(node),
                 Change::Unreachable => Disruption::Unreachable(node),
             };
@@ -102,9 +102,9 @@ impl Maker {
         )
     }
 
-    /// Makes a connection for commands that nobody relies on but those who use it.
+    /// Makes a separate connection for commands. No hold depends on it.
     ///
-    /// What becomes of it says nothing about the holds.
+    /// So its state is not reported as a disruption.
     pub(super) fn apart(&self, server: &Server) -> Connection {
         Connection::new(
             self.dialer(server),
@@ -129,7 +129,7 @@ impl Maker {
         Transactions::new(self.dialer(server), &self.runtime)
     }
 
-    /// Returns what it takes to connect to a server.
+    /// Returns the dialer of a server.
     pub(super) fn dialer(&self, server: &Server) -> Dialer {
         Dialer {
             config: self.config.clone(),
@@ -142,8 +142,8 @@ impl Maker {
         }
     }
 
-    /// Returns how long a server may take for each step until a connection is ready. Unless configured, this is the
-    /// command timeout, within 0.5 to 10 seconds.
+    /// Returns how long each step of connecting may take. Unless configured, this is the command timeout, but at least
+    /// 0.5 and at most 10 seconds.
     fn handshake(&self) -> Duration {
         self.config.connect_timeout.unwrap_or_else(|| {
             self.command_timeout

@@ -1,10 +1,10 @@
-//! What the connections tell of themselves, for whoever counts it.
+//! The traffic counters of connections, as a trait.
 
 use std::fmt;
 
 use crate::clock::BootInstant;
 
-/// Is told what goes over the connections of a client. Called on the way of every request, so it must not wait.
+/// Counts what goes over the connections of a client. Every request calls it, so it must not block.
 pub(crate) trait Meter: fmt::Debug + Send + Sync {
     /// A connection for commands was made, `again` if another one broke before.
     fn connected(&self, again: bool);
@@ -25,7 +25,7 @@ pub(crate) trait Meter: fmt::Debug + Send + Sync {
     fn messaged(&self);
 }
 
-/// A connection for commands that is open, until this is dropped.
+/// Counts a connection for commands as open, until dropped.
 #[must_use = "the connection counts as closed when this is dropped"]
 pub(super) struct OpenConnection<'a>(&'a dyn Meter);
 

@@ -1,27 +1,25 @@
 //! Talks to the servers: runs each call on the server of its slot, and yields messages.
 //!
 //! Commands go over one connection for each server ([`Connection`](connection::Connection)), messages over a second one
-//! ([`listener`]), and transactions over a third ([`transaction`]). A connection sends a command once, since only this
-//! crate knows which calls may be repeated. (All of its calls may: see `lua/`. So [`Backend::run`] repeats them itself,
-//! within its budget.)
+//! ([`listener`]), and transactions over a third ([`transaction`]). A connection sends each command once.
+//! [`Backend::run`] repeats a call within its budget, as all calls of this crate may be repeated: see `lua/`.
 //!
 //! A cluster is many servers, each with connections of its own, and a map of slots.
 //!
 //! From top to bottom: [`run`] takes one call to its answer; [`node`] is a server, and sends the call once;
-//! [`connection`] keeps a connection and [`desk`] its requests in order; [`dial`] and [`link`] open it; [`socket`] is what
-//! it takes from below; [`resp`] is
-//! what travels there. Beside them [`cluster`] and [`sentinel`] know which server it is.
+//! [`connection`] keeps a connection and [`desk`] its requests in order; [`dial`] and [`link`] open it; [`socket`]
+//! carries bytes, which [`resp`] encodes and decodes. Next to these, [`cluster`] and [`sentinel`] know which server to
+//! use.
 //!
 //! # Invariants
 //!
-//! 1. What is said about an error is what holds for the call: [`Error::is_unsent`] only if no send of it can have run,
+//! 1. An error speaks of the whole call: it is [`Error::is_unsent`] only if no send of the call can have run, and
 //!    [`Error::is_unanswered`] if one may have.
 //! 2. Nothing is sent after the budget of a call is over, however late its future is polled.
 //! 3. An answer carries an instant before its request was sent, from which promises may be counted.
 //!
-//! The connections are our own. Over fred's, a request was kept for a server that was away, and carried out when it
-//! was back; in a cluster, calls to all servers timed out while one was dead. `docs/why-our-own-connection.md` has
-//! the figures.
+//! The connections are our own. fred's keep a request for a server that is away, and send it when the server is back.
+//! In a cluster, one dead server made calls to all servers time out. `docs/why-our-own-connection.md` has the figures.
 
 mod channels;
 mod cluster;
@@ -88,24 +86,22 @@ use told::ChannelCommand;
 pub(crate) struct Backend {
     /// One server, or those of a cluster.
     servers: Servers,
-    /// The budget of commands that no call sets one for: those about channels.
+    /// The time limit of commands about channels, for which no call sets one.
     timeout: Duration,
 }
 
-/// What a client wants of its connections, besides where they lead.
+/// The settings of a client's connections, apart from where they lead.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The name of the connections, which operators see, and of the channel on which this client alone is told
-    /// something.
+    /// The name of the connections, which operators see, and of the client's own channel.
     pub(crate) name: Arc<str>,
-    /// The budget of what is asked about servers and channels.
+    /// The time limit of commands about servers and channels.
     pub(crate) command_timeout: Duration,
-    /// Whether connecting succeeds also if no server is there yet.
+    /// Whether connecting also succeeds while no server can be reached.
     pub(crate) connects_lazily: bool,
-    /// Whether messages in a cluster stay on the server of their slot. Without a choice they do if the cluster knows
-    /// such messages.
+    /// Whether to use sharded pub/sub in a cluster. `None` uses it if the cluster knows it.
     pub(crate) sharded: Option<bool>,
-    /// How many replicas have to acknowledge what is asked to be acknowledged, if any do.
+    /// How many replicas have to acknowledge a grant, if any do.
     pub(crate) min_replicas: Option<MinReplicas>,
     /// Counts what goes over the connections.
     pub(crate) meter: Arc<dyn Meter>,
@@ -116,11 +112,11 @@ pub(crate) struct Settings {
 pub(crate) struct MinReplicas {
     pub(crate) least: u32,
     pub(crate) within: Duration,
-    /// Writes to any number of keys what they have, and answers `written` and to how many it did.
+    /// Rewrites any number of keys without changing them. Answers `written` and the number of keys.
     pub(crate) touch: &'static Script,
 }
 
-/// Which servers there are. Sentinels are not among them: they name the one server.
+/// The servers. Sentinels are not among them: they name the one server.
 enum Servers {
     One(Arc<Node>),
     Cluster(Box<Cluster>),
@@ -130,15 +126,14 @@ enum Servers {
 /// [concerns](Backend::concerns).
 #[derive(Clone, Debug)]
 pub(crate) enum Disruption {
-    /// There is another connection to this server: it may be another one, or may have lost its data.
+    /// A new connection to this server was made: it may lead to another server, or to one that has lost its data.
     Node(u64),
-    /// The connection to this server broke, and there is no other one at once. Where nothing is asked for a while, nobody
-    /// else would notice.
+    /// The connection to this server broke, and the first attempt to replace it failed. If no call asks the server,
+    /// nobody else notices.
     Unreachable(u64),
     /// These slots have moved to another server: a failover may have lost what was written last.
     Slots(BTreeSet<u16>),
-    /// A request to this server has failed, and none before it: until the server [answers](Self::Answers), nothing
-    /// confirms what it has.
+    /// This server has begun to fail requests: until it [answers](Self::Answers), nothing confirms its holds.
     Silent {
         node: u64,
         /// Its address.
@@ -149,29 +144,29 @@ pub(crate) enum Disruption {
     },
     /// This server answers again.
     Answers(u64),
-    /// What is said to this client alone is heard from now on. Before, something may have been missed.
+    /// From now on, messages on the client's own channel arrive. Earlier ones may have been missed.
     Heard,
-    /// A message says that the hold with this acquisition id was released by force.
+    /// A message announced that the hold with this acquisition id was released by force.
     Forced(String),
 }
 
 /// The outcome of subscribing to a channel.
 ///
-/// Known after a PING behind the command was answered.
+/// Known once a PING that was sent behind the command is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscribed {
     /// Messages arrive from now on.
     Here,
-    /// Another server has the slot, and the map has that server by now.
+    /// Another server has the slot. The map has been updated.
     Elsewhere,
-    /// The server has refused, or has not answered the command. That was logged once.
+    /// The server has refused, or has not answered. Either is logged once for each server.
     Refused,
 }
 
 impl Backend {
     /// Connects to the server or servers that `config` names. Returns the backend and the stream of disruptions.
     ///
-    /// Unless `settings.connects_lazily`, fails if no server can be reached. Then, and if this future is dropped,
+    /// Unless `settings.connects_lazily`, fails if no server can be reached. If it fails or if the future is dropped,
     /// nothing is left running.
     pub(crate) async fn connect(
         config: Config,
@@ -223,7 +218,7 @@ impl Backend {
         error.unsent()
     }
 
-    /// Returns the server of a key, or the error of a call that has none to go to.
+    /// Returns the server of a key, or an error if no server is known.
     fn home_of(&self, key: &str) -> Result<Arc<Node>, Error> {
         self.home(key)
             .ok_or_else(|| self.homeless(&format!("{key:?}")))
@@ -231,14 +226,14 @@ impl Backend {
 
     /// Returns the run id of the server that has this key.
     ///
-    /// Two keys with the same answer are on one server, whatever addresses their clients use for it.
+    /// Two keys with the same run id are on one server, whatever addresses the clients use for it.
     pub(crate) async fn server(&self, key: &str, budget: Duration) -> Result<Arc<str>, Error> {
         self.home_of(key)?.run_id(budget).await
     }
 
     /// Returns the server of a key or a channel.
     ///
-    /// In a cluster it changes with the map. `None` if no server of the cluster is known.
+    /// In a cluster, the server changes with the map. `None` if no server of the cluster is known.
     pub(crate) fn home(&self, key: &str) -> Option<Arc<Node>> {
         match &self.servers {
             Servers::One(node) => Some(node.clone()),
@@ -246,8 +241,7 @@ impl Backend {
         }
     }
 
-    /// Returns the group of a key. Keys of different groups cannot be in one request: in a cluster, those of different
-    /// slots.
+    /// Returns the group of a key. One request takes only keys of one group: in a cluster, those of one slot.
     pub(crate) fn group(&self, key: &str) -> u16 {
         match &self.servers {
             Servers::One(_) => 0,
@@ -281,7 +275,7 @@ impl Backend {
     pub(crate) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let nodes = self.nodes();
         let pings = nodes.iter().map(|node| node.ping(budget));
-        // A server that does not answer may have lost its slots: the others are asked.
+        // A server that does not answer may have lost its slots, so the others are asked about them.
         let answered = try_join_all(pings).await.inspect_err(|_| {
             if let Some(cluster) = self.cluster() {
                 cluster.suspect();
@@ -291,20 +285,20 @@ impl Backend {
         longest.ok_or_else(|| self.homeless("any key"))
     }
 
-    /// Whether any server is known, and each server that was needed so far is connected.
+    /// Whether any server is known and every server that was used so far is connected.
     ///
-    /// A server that no call needed has no connection to lose.
+    /// A server that no call has used has no connection to lose.
     pub(crate) fn is_connected(&self) -> bool {
         let nodes = self.nodes();
         let mut used = nodes.iter().filter(|node| node.is_used());
         !nodes.is_empty() && used.all(|node| node.is_connected())
     }
 
-    /// Returns since when every request to the server of this key went unanswered, or was not for that server to carry
-    /// out, and how the last one failed. Returns `None` if there is no such period now.
+    /// Returns since when the server of this key has failed every request, by silence or as a replica, and how the last
+    /// one failed. Returns `None` if it has not.
     ///
-    /// Callers with patience count from there. Connections that break and come back without an answer in between do not
-    /// end it.
+    /// Callers measure their patience from that instant. A new connection does not end the silence; only an answer
+    /// does.
     pub(crate) fn silence(&self, key: &str) -> Option<(BootInstant, Error)> {
         match self.home(key) {
             Some(node) => node.silence.begun(),
@@ -312,9 +306,9 @@ impl Backend {
         }
     }
 
-    /// Whether a caller that can do without a silent server should ask it all the same. `true` counts as a try.
+    /// Whether a caller that can do without a silent server should try it all the same. `true` counts as a try.
     ///
-    /// For locks on several servers, which can do without one: the try shows when it is back.
+    /// For locks on several servers, which can do without one. The try shows when the server is back.
     pub(crate) fn is_to_be_tried(&self, key: &str) -> bool {
         self.home(key)
             .is_none_or(|node| node.silence.is_to_be_tried())
@@ -331,7 +325,7 @@ impl Backend {
             }
             Disruption::Slots(slots) => slots.contains(&slot(key)),
             Disruption::Heard => true,
-            // It concerns one hold, whatever its key.
+            // It concerns a single hold, which its key does not identify.
             Disruption::Forced(_) => false,
         }
     }
@@ -351,7 +345,7 @@ impl Backend {
     /// Subscribes to a channel. The outcome is known once the server has [proved](Self::prove) that its messages can
     /// arrive.
     ///
-    /// Returns when the command is given to a connection, and fails if there is none within the timeout.
+    /// Returns once a connection has taken the command. Fails if there is none within the timeout.
     pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
         let command = match self.channels() {
             Channels::Sharded => ChannelCommand::SubscribeSharded,
@@ -360,7 +354,7 @@ impl Backend {
         node.listener.tell(command, channel, self.timeout).await
     }
 
-    /// Returns the outcome of a subscription. If the slot has moved, the map learns of it.
+    /// Returns the outcome of a subscription, and updates the map if the slot has moved.
     ///
     /// A refusal is logged once for each server. It is not an error: the connection is good, and other channels may be
     /// allowed.
@@ -380,7 +374,7 @@ impl Backend {
 
     /// Unsubscribes from a channel.
     ///
-    /// Its outcome is not looked at: a channel that is still subscribed to costs a message now and then.
+    /// Ignores the outcome: a channel that stays subscribed costs a message now and then.
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
         let command = match self.channels() {
             // The old server has taken the channel away together with its slot.
@@ -396,24 +390,25 @@ impl Backend {
             .map(drop)
     }
 
-    /// Proves that messages of this server can arrive, and that earlier commands on that connection have been answered.
+    /// Proves that messages from this server can arrive, and that the server has answered all earlier commands on that
+    /// connection.
     ///
     /// Fails if the server has not answered within the timeout, or refuses.
     pub(crate) async fn prove(&self, node: &Node) -> Result<(), Error> {
         node.listener.ping(self.timeout).await
     }
 
-    /// Has another connection made for the messages of a server.
+    /// Replaces the connection for a server's messages.
     ///
     /// Returns at once. Its messages are then preceded by [`PushEvent::Reconnected`].
     pub(crate) fn relisten(&self, node: &Node) {
         node.listener.relisten();
     }
 
-    /// Listens to what is said to this client alone, or leaves that: [`Disruption::Heard`] and [`Disruption::Forced`].
+    /// Subscribes to the client's own channel, or unsubscribes: see [`Disruption::Heard`] and [`Disruption::Forced`].
     ///
-    /// One server is enough. In a cluster a message reaches the subscribers of all, whichever it is published on; so
-    /// another one is listened to if the first gets out of reach.
+    /// One server is enough: in a cluster, a message reaches the subscribers of all servers. If that server gets out of
+    /// reach, another one takes its place.
     pub(crate) fn attend(&self, attends: bool) {
         let nodes = self.nodes();
         let mut in_reach = nodes.iter().filter(|node| node.is_connected());
@@ -426,7 +421,7 @@ impl Backend {
         }
     }
 
-    /// Whether a server in reach is listened to for that.
+    /// Whether the client listens to its own channel on a server in reach.
     pub(crate) fn is_attending(&self) -> bool {
         let is_attending = |node: &Arc<Node>| node.is_connected() && node.listener.is_attending();
         self.nodes().iter().any(is_attending)
@@ -447,7 +442,7 @@ impl Backend {
 
     /// Closes all connections.
     ///
-    /// Requests that are still unanswered end with them.
+    /// Unanswered requests end with them.
     pub(crate) async fn close(&self) {
         join_all(self.nodes().iter().map(|node| node.close())).await;
     }
@@ -464,7 +459,7 @@ impl fmt::Debug for Backend {
 
 /// The stream of events that make holds doubtful.
 ///
-/// Without a bound: an event that was dropped would leave holds unchecked.
+/// Unbounded, since a dropped event would leave holds unchecked.
 #[derive(Debug)]
 pub(crate) struct Disruptions(mpsc::UnboundedReceiver<Disruption>);
 
@@ -477,12 +472,12 @@ impl Disruptions {
 
 /// The stream of moves of slots.
 ///
-/// Several moves between two looks count as one: the hub deals out all channels anyway.
+/// Several moves between two looks count as one, since the hub reassigns all channels anyway.
 #[derive(Debug)]
 pub(crate) struct Moves(Option<watch::Receiver<()>>);
 
 impl Moves {
-    /// Waits for the next move of slots. Without a cluster there is none, and this waits without end.
+    /// Waits for the next move of slots. Without a cluster, waits forever.
     pub(crate) async fn next(&mut self) {
         let moved = match &mut self.0 {
             Some(moves) => moves.changed().await.is_ok(),

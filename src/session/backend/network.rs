@@ -27,7 +27,7 @@ pub(super) async fn open(address: Address, patience: Duration) -> io::Result<Arc
     }
 }
 
-/// Connects to the first of a host's addresses that answers. Each has its share of the time, so that a silent address
+/// Connects to the first of a host's addresses that answers. Each gets a share of the time, so that a silent address
 /// does not hide those after it.
 async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpStream> {
     let mut share = patience;
@@ -35,7 +35,7 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
         return Err(io::Error::other("its name resolves to no address"));
     };
     for address in others {
-        // Half of the time that is left. The last address has the rest, which the caller limits.
+        // Half of the remaining time. The last address has all of it, which the caller limits.
         share /= 2;
         if let Ok(Ok(stream)) = timeout(share, TcpStream::connect(address)).await {
             return Ok(stream);
@@ -44,7 +44,7 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
     TcpStream::connect(last).await
 }
 
-/// Connects to a unix socket. Of another kind of file the system says only that nothing listens there.
+/// Connects to a unix socket. For any other kind of file, the system would say only that nothing listens there.
 async fn reach_socket(path: &Path) -> io::Result<UnixStream> {
     let is_other = |found: Metadata| !found.file_type().is_socket();
     match UnixStream::connect(path).await {

@@ -1,9 +1,9 @@
 //! One server: its connection for commands, one for messages, so that neither waits for the other, and one for
 //! transactions if they are needed. Also keeps whether the server has been answering.
 //!
-//! A node is one address, or the primary of a service that sentinels watch. What is behind it may change, by a restart
-//! or a failover; its connections then have another number (`epoch`), and whatever was learned of the server counts for
-//! the number under which it was learned. What a failed send means is decided in [`send_error`](super::send_error).
+//! A node is one address, or the primary of a service that sentinels watch. A restart or a failover may replace the
+//! server behind it. Its connections then have another number (`epoch`), and what was learned of the server counts only
+//! for the number under which it was learned. [`send_error`](super::send_error) decides what a failed send means.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,44 +35,44 @@ use crate::protocol::sent_over::Carrier;
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
 
-/// The most holds that a server is asked about at a time. A server renews that many in about ten milliseconds, so even
-/// one that gets little processor time answers before the requests time out.
+/// The most holds that requests in flight to one server may concern. A server renews that many in about ten
+/// milliseconds, so even one that gets little processor time answers before the requests time out.
 const ROOM: usize = 2_000;
 
 /// The connections to one server, and what is known of it.
 pub(crate) struct Node {
-    /// Channels, what is owed and disruptions name a server by it.
+    /// Identifies the server in channels, disruptions and the retry queue.
     id: u64,
     /// The address as configured. In a cluster, the server's own address.
     name: Server,
     /// For calls, and for questions about the server.
     pub(super) commands: Connection,
-    /// For messages. Not connected before a call waits, unless the client connects at once.
+    /// For messages. Connected once a call waits, unless the client connects to all at once.
     pub(super) listener: Listener,
     /// For plain locks where scripts are not allowed.
     pub(super) transactions: Transactions,
     /// For calls that wait for replicas, if the client asks for any.
     pub(super) replicas: Option<Arc<Replicas>>,
-    /// Whether the server has said that this user may run no scripts. If that changes, nothing is lost but a round
-    /// trip. Relaxed: nothing else depends on it.
+    /// Whether the server has said that this user may run no scripts. If that changes, only a round trip is lost.
+    /// Relaxed: nothing else depends on it.
     pub(super) scriptless: AtomicBool,
     /// Whether the server has refused to publish, which is logged once. Relaxed: nothing else depends on it.
     pub(super) mute: AtomicBool,
     /// Whether the server has refused a subscription, which is logged once. Relaxed: nothing else depends on it.
     pub(super) deaf: AtomicBool,
-    /// Since when the server has been of no use, if it is so now.
+    /// The period in which the server has failed every request, if it fails them now.
     pub(super) silence: Silence,
     /// The run id, once the server was asked for it.
     known: Mutex<Option<Known>>,
-    /// Room for the holds that renewals and checks under way are about, a permit each.
+    /// One permit for each hold that renewals and checks in flight may concern.
     pub(crate) room: Semaphore,
     /// How long a connection may leave a request unanswered before it is replaced.
     pub(super) patience: Duration,
-    /// Where to report that the server falls silent, and that it answers again.
+    /// Where to report that the server has fallen silent, and that it answers again.
     disruptions: mpsc::UnboundedSender<Disruption>,
 }
 
-/// Which server the commands go to, as the server has said. Counts as long as the connection has this number.
+/// The identity of the server that the commands go to. Valid as long as the connection has this number.
 struct Known {
     run_id: Arc<str>,
     /// The number of the connection on which it said so.
@@ -82,11 +82,11 @@ struct Known {
 /// How a call is sent: what may differ between two sends of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// Whether the script itself is sent, and not its hash, which the server may not know.
+    /// Whether to send the script itself instead of its hash, which the server may not know.
     pub(super) whole: bool,
-    /// Whether the call goes to a server that the slot is only being moved to.
+    /// Whether the call goes to a server that the slot is being moved to.
     ///
-    /// Such a server refuses the call without a word before it, `ASKING`.
+    /// Such a server accepts the call only right after `ASKING`.
     pub(super) asking: bool,
     /// The command that publishes to subscribers.
     pub(super) publish: &'static str,
@@ -120,7 +120,7 @@ impl Node {
 
     /// Connects now, and returns `Err` if that fails.
     ///
-    /// An address or a login that is wrong so shows when the client is made.
+    /// So a wrong address or login shows when the client is made.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         self.commands.connect().await?;
         self.listener.connect().await
@@ -145,8 +145,7 @@ impl Node {
         self.id
     }
 
-    /// Returns the connection for commands that there is now. A request that is sent from here on goes over this one or
-    /// a later one.
+    /// Returns the present connection for commands. A later request goes over this one or over its successor.
     pub(super) fn carrier(&self) -> Carrier {
         (self.id, self.commands.epoch())
     }
@@ -175,12 +174,12 @@ impl Node {
         answered
     }
 
-    /// Takes note of whether the server has answered, and as a primary or as a replica.
+    /// Records whether the server has answered, as a primary or as a replica.
     ///
-    /// An answer ends a silence. After a time as a replica the first answer leads to one more question.
+    /// An answer ends a silence. If the server was a replica before, it is asked for its role first.
     pub(super) async fn note(&self, answered: &Result<Reply, SendError>, left: Duration) {
         match answered {
-            // The silence is noted by `failed`, once the call is given up.
+            // `failed` records the silence once the call is given up.
             Err(SendError::Broken(_)) => {}
             Err(SendError::Replica(error)) => self.is_silent(BootInstant::now(), true, error),
             _ if self.spoke() != Heard::PerhapsReplica => {}
@@ -195,7 +194,7 @@ impl Node {
         }
     }
 
-    /// Takes note of a request from `started` that was of no use, and reports the first one.
+    /// Records a request from `started` that the server failed, and reports the first one of a silence.
     pub(super) fn is_silent(&self, started: BootInstant, is_replica: bool, error: &Error) {
         if self.silence.note(started, is_replica, error) {
             let silent = Disruption::Silent {
@@ -204,12 +203,12 @@ impl Node {
                 since: started,
                 error: error.clone(),
             };
-            // Nobody is told any more while the client closes.
+            // While the client closes, nobody receives this.
             self.disruptions.send(silent).ok();
         }
     }
 
-    /// Takes note of an answer, and reports the end of a silence.
+    /// Records an answer, and reports the end of a silence.
     pub(super) fn spoke(&self) -> Heard {
         let heard = self.silence.spoke();
         if heard == Heard::Again {
@@ -218,7 +217,7 @@ impl Node {
         heard
     }
 
-    /// Whether the server is of no use now.
+    /// Whether the server fails every request now.
     pub(crate) fn is_outage(&self) -> bool {
         self.silence.begun().is_some()
     }
@@ -229,7 +228,8 @@ impl Node {
 
     /// Sends a call by its script, and interprets the reply.
     async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, SendError> {
-        // Before the request: if the connection changes in between, a complaint about the old one replaces nothing.
+        // Read before the request: if the connection changes in between, a request to replace the old one has no
+        // effect.
         let epoch = self.commands.epoch();
         let replied = self.commands.ask(request(call, form), left).await;
         self.heard(call, replied, epoch)
@@ -250,7 +250,7 @@ impl Node {
 
     /// Sends a command that changes nothing.
     ///
-    /// So it needs no care if the answer is lost.
+    /// So a lost answer does no harm.
     async fn query(&self, words: &[&str], budget: Duration) -> Result<Said, Broken> {
         self.commands.ask(Request::of(words), budget).await
     }
@@ -272,12 +272,12 @@ impl Node {
         }
     }
 
-    /// Asks the server whether it answers, and takes note of it.
+    /// Asks the server whether it answers, and records the result.
     pub(crate) async fn probe(&self) {
         drop(self.ping(self.patience).await);
     }
 
-    /// Returns the run id of the server, which is asked for once for each connection.
+    /// Returns the run id of the server. Asks for it once for each connection.
     pub(super) async fn run_id(&self, budget: Duration) -> Result<Arc<str>, Error> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Read before the question: if the connection changes during it, the run id is asked for again.
@@ -307,7 +307,7 @@ impl Node {
 
     /// Returns what this server knows of the cluster's slots, or `None` if it is in no cluster.
     ///
-    /// A failure here does not count as silence of the server: this is asked of servers that no call goes to.
+    /// A failure does not count as silence, since servers that no call goes to are asked too.
     pub(super) async fn slots(&self, budget: Duration) -> Result<Option<Vec<Range>>, Error> {
         let table = self.query(&["CLUSTER", "SLOTS"], budget).await;
         let table = table.map_err(|broken| {
@@ -326,10 +326,10 @@ impl Node {
         Ok(table.and_then(|table| slots::ranges(&table)))
     }
 
-    /// Whether the server knows sharded channels. Asks again if the answer is lost: if that were taken for a no, the no
-    /// would last as long as the client.
+    /// Whether the server knows sharded channels. Asks again if the answer is lost: a wrong no would last as long as
+    /// the client.
     ///
-    /// A server that does not know the question has none.
+    /// A server that does not know the command has no sharded channels.
     pub(super) async fn has_shards(&self, budget: Duration) -> Result<bool, Error> {
         let mut tries = 1;
         loop {
@@ -371,7 +371,7 @@ impl Node {
 
 /// Encodes a call.
 ///
-/// The script goes as a whole, or by its hash. A server that does not know the hash says so and runs nothing.
+/// The script goes as a whole or by its hash. A server that does not know the hash says so and runs nothing.
 pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
     let (command, script) = if form.whole {
         ("EVAL", call.script.source())

@@ -1,5 +1,4 @@
-//! Calls that are written where nobody can wait, such as in a `Drop`. A later caller, if there is one, waits for the
-//! answer.
+//! Calls that are written where nobody can wait, such as in a `Drop`. The answer may be awaited later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::protocol::script::Call;
 
 /// A call that was written, and whose answer is still to come.
 ///
-/// If it is dropped, the call runs all the same, and nobody learns of the answer.
+/// Dropping it does not stop the call; only the answer is lost.
 #[derive(Debug)]
 pub(crate) struct Posted {
     /// The server that it was sent to. The answer comes from there, even if the slot moves meanwhile.
@@ -23,7 +22,7 @@ pub(crate) struct Posted {
     reply: desk::Reply,
     /// The number of the connection that it was written to.
     ///
-    /// For a complaint about that connection and not about the next one.
+    /// So a request to replace that connection does not hit the next one.
     epoch: u64,
     /// An instant before it was written.
     sent: BootInstant,
@@ -38,9 +37,9 @@ impl Posted {
 
 impl Backend {
     /// Writes a call at once, so that it is carried out whatever becomes of this process. Returns `None` if no
-    /// connection takes it: nothing was sent then, and there is nothing to wait for.
+    /// connection takes it. Nothing was sent then.
     ///
-    /// Never waits, takes no timer and needs no runtime.
+    /// Never waits, and needs neither a timer nor a runtime.
     pub(crate) fn post(&self, call: &Call<'_>) -> Option<Posted> {
         let key = call.keys.first()?;
         self.home(key)?.post(call, self.channels().publish())
@@ -55,7 +54,7 @@ impl Node {
             return None;
         }
         let form = Form {
-            // There may be nobody to send it again if the server does not know the hash.
+            // Nobody may be left to send it again if the server does not know the hash.
             whole: !self.commands.knows(call.script),
             asking: false,
             publish,

@@ -1,6 +1,6 @@
 //! Interprets the words in which a server refuses.
 //!
-//! Servers say the same in different words from one version to the next; whatever is needed to recognize it is here.
+//! The words differ from one version to the next; all that is needed to recognize them is here.
 
 use crate::error::Error;
 use crate::protocol::reply::Reply;

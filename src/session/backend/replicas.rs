@@ -1,22 +1,22 @@
 //! Waits until replicas have acknowledged what a server granted.
 //!
-//! `WAIT` counts the replicas that have everything up to the last write of its own connection, and delays whatever
-//! comes behind it there. So it has a connection of its own, and on that connection a write ahead of it, `key_touch`,
-//! which changes nothing. Whatever was granted before that write is acknowledged with it.
+//! `WAIT` counts the replicas that have everything up to the last write on its own connection, and delays whatever
+//! comes behind it there. So it has a connection of its own. Ahead of it goes a write that changes nothing,
+//! `key_touch`. A replica that has this write also has whatever was granted before it.
 //!
-//! One round asks for all calls that wait by then: it writes, looks whether the server still has the holds, and sends
-//! one `WAIT`. Calls that come meanwhile have the next round.
+//! One round serves all calls that wait by then: it writes, checks that the server still has the holds, and sends one
+//! `WAIT`. Calls that come in the meantime join the next round.
 //!
 //! # Invariants
 //!
-//! 1. The commands of a round go over one connection in one step. Behind no write, or behind one on another connection,
+//! 1. The commands of a round go over one connection in one step. With no write before it on the same connection,
 //!    `WAIT` counts all replicas, whatever they have.
-//! 2. A hold counts as acknowledged only if the server that answered `WAIT` has said in the same round that it has the
-//!    hold: after a failover the connection may lead to a server that never had it.
-//! 3. `is_served` as long as there is a task. It is taken back under the mutex under which calls are entered, or by the
-//!    drop of the task, so that no call is left without one.
+//! 2. A hold counts as acknowledged only if the server that answered `WAIT` said in the same round that it has the
+//!    hold. After a failover, the connection may lead to a server that never had it.
+//! 3. `is_served` is set as long as there is a task. It is cleared under the mutex under which calls are entered, or by
+//!    the drop of the task, so no call is left without a task.
 //!
-//! To acquire on that connection too was measured: it takes 0.11 ms instead of 0.15, but an acquisition then stands
+//! Acquiring on that connection too was measured. It takes 0.11 ms instead of 0.15, but an acquisition would then queue
 //! behind the `WAIT` of others, and no longer behind the releases of its own process.
 
 use std::collections::BTreeMap;
@@ -46,12 +46,12 @@ const BATCH: usize = 100;
 /// The pause before a round that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What came of the wait for replicas.
+/// The outcome of a wait for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledged {
-    /// By as many replicas as are asked for.
+    /// As many replicas as the client asks for have the hold.
     Enough,
-    /// By this many, which is too few, when the time was over.
+    /// Only this many replicas, too few, had it when the time was over.
     By(u32),
     /// The server does not have the hold.
     Gone,
@@ -59,8 +59,8 @@ pub(crate) enum Acknowledged {
 
 /// A hold that replicas are to have, as its server knows it.
 pub(crate) trait Look: Send + Sync {
-    /// Makes a call about one key, the hold's, of a script that takes any number of keys and answers for each whether
-    /// the hold stands.
+    /// Returns a call about the hold's key. Its script takes any number of keys, and answers for each whether the hold
+    /// stands.
     fn call(&self) -> Call<'_>;
 }
 
@@ -101,9 +101,9 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Returns what the call is told after a round, or `None` if it goes on in the next one.
+    /// Returns what to tell the call after a round, or `None` if it waits for the next one.
     ///
-    /// The last round may be too short for the replicas to answer, so those count that had the hold before.
+    /// The last round may be too short for the replicas to answer, so the replicas of earlier rounds count.
     fn outcome(&mut self, told: Told, now: BootInstant) -> Option<Told> {
         let Told::Outcome(Acknowledged::By(count)) = told else {
             return Some(told);
@@ -117,7 +117,7 @@ impl Backend {
     /// Waits until as many replicas as the client asks for have acknowledged a hold that was granted. Returns at once
     /// if it asks for none.
     ///
-    /// If the future is dropped, nothing is left but a look at the hold.
+    /// Dropping the future leaves at most a check of the hold in flight.
     pub(crate) async fn acknowledged(&self, hold: Arc<dyn Look>) -> Result<Acknowledged, Error> {
         let look = hold.call();
         let key = look.keys.first().copied().unwrap_or_default();
@@ -148,7 +148,7 @@ impl Backend {
         }
     }
 
-    /// Does what a refusal asks for, and returns its error: one that may pass is worth another round.
+    /// Does what a refusal calls for, and returns its error. One that may pass is worth another round.
     fn refused(&self, node: &Arc<Node>, replicas: &Replicas, text: &str) -> Error {
         let error = Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
@@ -157,7 +157,7 @@ impl Backend {
                     cluster.learn(&to, node);
                 }
             }
-            // Another connection finds where the primary is now.
+            // A new connection finds the present primary.
             "READONLY" | "UNBLOCKED" => replicas.redial(),
             "NOSCRIPT" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "BUSY" => {}
             "NOPERM" => {
@@ -181,13 +181,13 @@ impl Replicas {
         })
     }
 
-    /// Has a call told by the next round.
+    /// Enters a call for the next round.
     fn enter(self: &Arc<Self>, waiter: Waiter) {
         let mut waiting = self.lock();
         waiting.calls.push(waiter);
         if !std::mem::replace(&mut waiting.is_served, true) {
             drop(waiting);
-            // Made here: a runtime that has ended drops the task without polling it.
+            // Made outside the task, since a runtime that has ended drops the task without polling it.
             let serving = Serving(Some(self.clone()));
             self.runtime.spawn(serving.run());
         }
@@ -217,11 +217,11 @@ impl Replicas {
         }
     }
 
-    /// Asks once for all of these calls, until the time of the first is over. Says of each what came of it.
+    /// Asks once for all of these calls, until the time of the first is over. Returns the outcome of each.
     async fn round(&self, calls: &[Waiter]) -> Vec<Told> {
         let now = BootInstant::now();
         let left = calls.iter().map(|call| now.until(call.end)).min();
-        // Zero would be a wait without end.
+        // Zero would wait forever.
         let wait = left.unwrap_or_default().max(Duration::from_millis(1));
         let questions = Questions::about(calls, self.asked.touch);
         let mut requests: Vec<_> = questions
@@ -293,14 +293,14 @@ impl Drop for Serving {
     }
 }
 
-/// What a round asks the server ahead of its `WAIT`. Calls are named by their index.
+/// What a round asks the server ahead of its `WAIT`. Calls are identified by their index.
 struct Questions<'a> {
     calls: &'a [Waiter],
-    /// Writes to the keys what they have.
+    /// Rewrites the keys without changing them.
     touch: &'static Script,
-    /// The holds whose keys one call writes.
+    /// The holds whose keys each script writes.
     written: Vec<Vec<usize>>,
-    /// The holds that one call looks at.
+    /// The holds that each script checks.
     checked: Vec<Vec<usize>>,
 }
 
@@ -361,7 +361,7 @@ impl<'a> Questions<'a> {
             }
         }
         let counted = |said: Option<&Said>| match said {
-            // Behind no write, the count says nothing.
+            // Without a write before it, the count says nothing.
             Some(Ok(Reply::Integer(_))) if !is_written => Told::Outcome(Acknowledged::By(0)),
             Some(Ok(Reply::Integer(count))) if *count >= i64::from(least) => {
                 Told::Outcome(Acknowledged::Enough)
@@ -380,7 +380,7 @@ impl<'a> Questions<'a> {
 }
 
 impl Told {
-    /// What a reply says that is not the one expected.
+    /// Returns what an unexpected reply says.
     fn unanswered(said: &Said) -> Self {
         match said {
             Ok(reply) => Self::Broken(reply.unexpected()),

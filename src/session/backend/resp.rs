@@ -1,4 +1,4 @@
-//! What travels on a connection: requests encoded as RESP, and replies decoded within bounds.
+//! Encodes requests as RESP, and decodes replies within bounds.
 
 use std::str::FromStr;
 
@@ -8,8 +8,8 @@ use crate::error::quote;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Script};
 
-/// The longest reply, in bytes. Scripts of this crate answer with some kilobytes. The table of a large cluster, or a
-/// foreign hash that a caller asks about, has more.
+/// The longest reply, in bytes. Scripts of this crate answer with a few kilobytes. The slot table of a large cluster is
+/// longer, and so may be a foreign hash that a caller asks about.
 const LONGEST: usize = 8 << 20;
 /// The most parts of a reply. Each part takes some hundred bytes until it is read.
 const MOST_PARTS: usize = 1 << 18;
@@ -25,7 +25,7 @@ pub(super) type Said = Result<Reply, String>;
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
     Reply(Said),
-    /// What the server sends without being asked, such as a message of a channel. In RESP2 that is a reply like others.
+    /// What the server sends without being asked, such as a message on a channel. In RESP2, it looks like a reply.
     Push(Vec<Reply>),
 }
 
@@ -42,11 +42,11 @@ pub(super) enum Version {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     bytes: Vec<u8>,
-    /// How many there are, each of which has one reply.
+    /// How many there are. Each has one reply.
     commands: usize,
     /// The script that the last command runs, if it runs one.
     script: Option<&'static Script>,
-    /// Whether that command has the text of the script, and not its hash.
+    /// Whether that command has the text of the script instead of its hash.
     is_whole: bool,
 }
 
@@ -64,7 +64,7 @@ impl Request {
 
     /// Adds a command of `length` words. [`Arg::Publish`] stands for the word `publish`.
     ///
-    /// `length` is told beforehand, since it comes first on the wire.
+    /// `length` is a parameter, since it comes first on the wire.
     pub(super) fn and<'a>(
         mut self,
         length: usize,
@@ -93,7 +93,7 @@ impl Request {
         self
     }
 
-    /// Notes the script that the last command runs, and whether as a whole.
+    /// Records the script that the last command runs, and whether it is sent as a whole.
     pub(super) fn runs(mut self, script: &'static Script, is_whole: bool) -> Self {
         self.script = Some(script);
         self.is_whole = is_whole;
@@ -160,7 +160,8 @@ fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     &digits[at..]
 }
 
-/// Why what arrives is not a reply, or not one within the bounds. The start of every later reply is lost with it.
+/// Why the bytes that arrived are not a reply, or not one within the bounds. Where later replies begin is then unknown
+/// too.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Garbled {
     #[error(
@@ -173,7 +174,8 @@ pub(super) enum Garbled {
     NoReply,
 }
 
-/// Takes the first reply out of what has arrived, and skips pushes. Returns `None` if it has not arrived as a whole.
+/// Takes the first complete reply out of the bytes that have arrived, and skips pushes. Returns `None` if there is none
+/// yet.
 ///
 /// For connections that subscribe to nothing.
 pub(super) fn take(arrived: &mut BytesMut) -> Result<Option<Said>, Garbled> {
@@ -186,8 +188,8 @@ pub(super) fn take(arrived: &mut BytesMut) -> Result<Option<Said>, Garbled> {
     }
 }
 
-/// Takes the first reply or push, of either version of the protocol, out of what has arrived. Returns `None` if it has
-/// not arrived as a whole.
+/// Takes the first complete reply or push out of the bytes that have arrived, in either version of the protocol.
+/// Returns `None` if there is none yet.
 ///
 /// On an error the bytes stay where they are; nothing after them can be read.
 pub(super) fn next(arrived: &mut BytesMut) -> Result<Option<Heard>, Garbled> {
@@ -225,8 +227,8 @@ impl From<Garbled> for Unread {
 
 /// Reads values one after the other.
 ///
-/// A value that arrives in pieces is read from its beginning each time. What is announced takes no memory before it is
-/// there, and what exceeds the bounds is refused as soon as it is announced.
+/// A value that arrives in pieces is read from its beginning each time. A length takes no memory before its bytes are
+/// there, and one beyond the bounds is refused at once.
 struct Reader<'a> {
     arrived: &'a [u8],
     /// How many bytes have been read.
@@ -236,7 +238,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the next value, which lies within this many lists. What no command of this crate is answered with becomes
+    /// Reads the next value, which lies within `depth` lists. A type that answers no command of this crate becomes
     /// [`Reply::Nil`].
     fn value(&mut self, depth: usize) -> Result<Reply, Unread> {
         self.parts += 1;
@@ -250,7 +252,7 @@ impl<'a> Reader<'a> {
             b':' => Reply::Integer(number(line)?),
             b'+' => Reply::Text(text(line)),
             b'$' => Reply::Text(text(self.bulk(line)?)),
-            // Its first four bytes say of what kind the text is.
+            // Its first four bytes name the format of the text.
             b'=' => Reply::Text(text(self.bulk(line)?.get(4..).ok_or(Garbled::NoReply)?)),
             b'-' => refusal(line),
             b'!' => refusal(self.bulk(line)?),
@@ -261,7 +263,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads this many values, which lie within one more list.
+    /// Reads `members` values, one list deeper than `depth`.
     fn list(&mut self, members: usize, depth: usize) -> Result<Reply, Unread> {
         if members > 0 && depth == DEEPEST {
             return Err(Garbled::TooDeep.into());
@@ -270,11 +272,11 @@ impl<'a> Reader<'a> {
         members.collect::<Result<_, _>>().map(Reply::List)
     }
 
-    /// Reads a line, and returns its mark and what is behind that.
+    /// Reads a line, and returns its mark and the rest.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Unread> {
         let rest = &self.arrived[self.at..];
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
-            // A line may not go on without end either.
+            // The length of a line is bounded too.
             bounded(self.arrived.len())?;
             return Err(Unread::Incomplete);
         };
@@ -286,7 +288,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads bytes, whose number the line before has announced.
+    /// Reads as many bytes as `line` announces.
     fn bulk(&mut self, line: &[u8]) -> Result<&'a [u8], Unread> {
         let end = number::<usize>(line)?.saturating_add(self.at + 2);
         bounded(end)?;

@@ -1,4 +1,4 @@
-//! One call, sent until it is answered or its time is over.
+//! Sends one call until it is answered or its time is over.
 //!
 //! A send can fail in many ways ([`SendError`]), and most of them say what to do next: send the script as a whole, go
 //! to another server, wait a moment. [`Run`] is the state between two sends. It gives up when the error will not pass
@@ -8,9 +8,9 @@
 //!
 //! 1. `repeated` is set before the second send after one that may have run, and is never cleared. From then on no error
 //!    of the call says that it did not run, and its answer says that an earlier send may have had an effect.
-//! 2. No send begins after `end`: whoever made the call does not count on it any more, and what undoes it may be on its
+//! 2. No send begins after `end`: the caller has given up by then, and the request that undoes the call may be on its
 //!    way.
-//! 3. `sent` is before the send whose answer is returned.
+//! 3. `sent` is an instant before the send whose answer is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,24 +28,24 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
-/// The pause between two sends of a call whose connection was cut, so that a call does not spin while the connection is
-/// made again.
+/// The pause between two sends of a call whose connection was cut, so that the call does not spin while the client
+/// reconnects.
 pub(super) const RESEND_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause between two sends of a call to a slot that is being moved.
 const MOVING_PAUSE: Duration = Duration::from_millis(20);
 
-/// The answer to a call, with what its meaning depends on.
+/// The answer to a call, and what its meaning depends on.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// An instant before the answered request was sent.
     ///
-    /// Promises count from here: the server set a lease after this instant.
+    /// A deadline counts from here: the server set the lease after this instant.
     pub(crate) sent: BootInstant,
-    /// Whether an earlier send of this call went unanswered: it may have run too.
+    /// Whether an earlier send of this call went unanswered, and so may have run too.
     ///
-    /// So a script that finds nothing to do may have done it before.
+    /// A script that finds nothing to do may then have done it before.
     pub(crate) repeated: bool,
 }
 
@@ -60,9 +60,9 @@ impl Backend {
         Run::new(self, call, budget, None)?.answered(None).await
     }
 
-    /// Does the same as [`run`](Self::run), for a call that gives back what a server has.
+    /// Does the same as [`run`](Self::run), for a call that gives something back.
     ///
-    /// Its first request suffices, also if this process ends before the answer.
+    /// Its first request is enough, even if this process ends before the answer.
     pub(crate) async fn give_back(
         &self,
         call: &Call<'_>,
@@ -74,7 +74,7 @@ impl Backend {
     }
 
     /// Waits for the answer to a call that was posted, as [`give_back`](Self::give_back) does for a call that it sends
-    /// itself. The first answer is waited for on the connection that the call was written to.
+    /// itself. The first answer comes on the connection that the call was written to.
     ///
     /// `budget` counts from now. If the answer is lost, the call is sent again within it.
     pub(crate) async fn conclude(
@@ -89,7 +89,7 @@ impl Backend {
     }
 }
 
-/// One call under way: where the next send goes, and what is known of the earlier ones.
+/// The state of one call: where the next send goes, and what is known of the earlier ones.
 struct Run<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,
@@ -100,13 +100,14 @@ struct Run<'a> {
     /// The server of the next send.
     node: Arc<Node>,
     form: Form,
-    /// There may be nobody to send it once more if the server hangs and does not know the script by its hash.
+    /// Whether to send the whole script at once. Nobody may be left to send it again if the server hangs and does not
+    /// know the hash.
     gives_back: bool,
     /// An instant before the next send, or before the one that was posted.
     sent: BootInstant,
-    /// An earlier send may have run.
+    /// Whether an earlier send may have run.
     repeated: bool,
-    /// A redirection was followed without a pause. The next ones are followed after one.
+    /// Whether a redirection was followed without a pause. The next ones are followed after one.
     strayed: bool,
 }
 
@@ -123,7 +124,7 @@ impl<'a> Run<'a> {
             Some(posted) => posted.begun(),
             None => (backend.home_of(key(call))?, started),
         };
-        // After the look for a server: once the first server is found, the way to publish is known.
+        // Made after the server is found, since the command that publishes is known only then.
         let form = Form {
             whole: false,
             asking: false,
@@ -146,8 +147,8 @@ impl<'a> Run<'a> {
 
     /// Sends the call until it is answered or its time is over.
     ///
-    /// The order matters: the form and the server of the next send are chosen first, then comes the pause, then the
-    /// look at the clock. So a redirection is taken into the map even if there is no time left to follow it.
+    /// The order matters: first the form and the server of the next send, then the pause, then the check of the clock.
+    /// So a redirection updates the map even if no time is left to follow it.
     async fn answered(mut self, mut posted: Option<Posted>) -> Result<Answer, Error> {
         loop {
             let error = match self.send(posted.take()).await {
@@ -161,7 +162,7 @@ impl<'a> Run<'a> {
                 Err(error) => error,
             };
             if self.node.commands.is_over() {
-                // No send would be answered any more, and the caller is not to wait for the end of its budget.
+                // No send can be answered any more, and the caller should not wait for the end of its budget.
                 return Err(Error::closed());
             }
             let pause = self.adapt(&error)?;
@@ -179,7 +180,7 @@ impl<'a> Run<'a> {
 
     /// Sends the call once, or waits for the answer to the send that was `posted`.
     ///
-    /// On the heap for a call that was posted, since that is rare and the future is part of every caller's.
+    /// The future of a posted call is on the heap. Such calls are rare, and this future is part of every caller's.
     async fn send(&self, posted: Option<Posted>) -> Result<Reply, SendError> {
         match posted {
             Some(posted) => Box::pin(self.node.replied(self.call, posted, self.budget)).await,
@@ -224,9 +225,10 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Turns to the server that a redirection names, by `ASK` for one request only. Returns the pause before that.
+    /// Sends the call to the server that a redirection names; with `ASK`, for one request only. Returns the pause
+    /// before that.
     ///
-    /// The server that an `ASK` names does not have the slot so far, so in the map the slot stays where it is.
+    /// The server that an `ASK` names does not have the slot yet, so the map stays as it is.
     fn follow(&mut self, to: &Redirect, asking: bool) -> Result<Duration, Error> {
         let cluster = self
             .backend
@@ -237,16 +239,16 @@ impl<'a> Run<'a> {
             true => cluster.at(to, &self.node),
             false => cluster.learn(to, &self.node),
         };
-        // Two servers that each redirect to the other agree after a while.
+        // Two servers that redirect to each other agree after a while.
         Ok(match std::mem::replace(&mut self.strayed, true) {
             true => RESEND_PAUSE,
             false => Duration::ZERO,
         })
     }
 
-    /// Pauses before the next send. Returns `true` if there is no time for one, without a pause if that is known.
+    /// Pauses before the next send. Returns `true` if no time is left for a send.
     ///
-    /// The pause is not begun if it would end too late: the caller has its error at once, and not at the end of the
+    /// Skips a pause that would end too late, so that the caller gets its error at once and not at the end of the
     /// budget.
     async fn is_late(&mut self, error: &SendError, pause: Duration) -> bool {
         if BootInstant::now().plus(pause) >= self.end {
@@ -300,7 +302,7 @@ impl<'a> Run<'a> {
         self.doubtful(self.call.blame(error))
     }
 
-    /// Marks the error of a call whose earlier send may have been carried out, whatever came of this one.
+    /// Marks the error of a call whose earlier send may have run, whatever became of the last one.
     fn doubtful(&self, error: Error) -> Error {
         match self.repeated {
             true => error.unanswered(),
@@ -314,7 +316,7 @@ fn key<'a>(call: &Call<'a>) -> &'a str {
     call.keys.first().copied().unwrap_or_default()
 }
 
-/// Builds the error of a server that was sent a script as a whole, and says that it does not know it.
+/// Builds the error of a server that was sent a whole script and claims not to know it.
 fn unlearned(node: &Node) -> Error {
     let text = format!(
         "{node:?} does not know a script that was just sent to it as a whole; is there a proxy in front of it that does \

@@ -1,13 +1,13 @@
-//! A connection over TLS, which can be written to from every task without waiting, as a plain socket can.
+//! A connection over TLS that any task can write to without waiting, like a plain socket.
 //!
 //! The session of rustls does no I/O: it encrypts what it is given, and decrypts what has arrived. Here it is behind a
-//! mutex, and whoever has something to send encrypts it and gives it to the socket at once, also from a `Drop`.
+//! mutex. A sender encrypts its bytes and gives them to the socket at once, even from a `Drop`.
 //!
 //! # Invariants
 //!
-//! 1. Under the mutex nothing waits: the socket takes and gives what it can at once.
-//! 2. At most one record of text is encrypted and not written as a whole. A server can read nothing of a record before
-//!    it has all of it, so text whose record was not written as a whole was not sent.
+//! 1. Nothing waits under the mutex: the socket takes and gives what it can at once.
+//! 2. At most one encrypted record is written only in part. A server can read no text of a record before it has all of
+//!    it, so the text of that record was not sent.
 
 use std::future::poll_fn;
 use std::io::{self, BufRead, Write};
@@ -31,11 +31,11 @@ pub(super) struct Secured {
 
 struct Session {
     tls: ClientConnection,
-    /// How much text is in the record that was encrypted and not written as a whole.
+    /// How much text is in the record that was written only in part.
     ///
     /// The caller still has that text, and passes it again.
     begun: usize,
-    /// What has arrived and was not decrypted so far.
+    /// Bytes that have arrived and are not decrypted yet.
     arrived: BytesMut,
 }
 
@@ -64,9 +64,9 @@ impl Secured {
 }
 
 impl Socket for Secured {
-    /// Encrypts as many bytes as the socket takes now, writes them, and returns how many; `WouldBlock` if none.
+    /// Encrypts and writes as many bytes as the socket takes now, and returns how many; `WouldBlock` if none.
     ///
-    /// The bytes that it has not taken come first in the next call.
+    /// The next call has to begin with the bytes that were not taken.
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.lock();
         let mut taken = 0;
@@ -127,7 +127,8 @@ impl Session {
         }
     }
 
-    /// Writes the record that was begun, or else one with the first bytes, and returns how much text is in it.
+    /// Writes the rest of the record that was begun, or else a new record with the first bytes. Returns how much text
+    /// is in it.
     fn write_record(&mut self, socket: &dyn Socket, bytes: &[u8]) -> io::Result<usize> {
         if self.begun == 0 {
             let text = &bytes[..bytes.len().min(RECORD)];
@@ -159,10 +160,10 @@ impl Session {
         if self.arrived.is_empty() {
             ready!(socket.poll_read(context, &mut self.arrived))?;
         }
-        // At the end, too: the session tells an end in good order from one in the middle.
+        // Called at the end too: the session tells a clean close from a truncation.
         let taken = self.tls.read_tls(&mut (&mut self.arrived).reader())?;
         if taken == 0 {
-            // Nothing counts behind the end that the server has announced.
+            // Nothing counts after the close that the server has announced.
             self.arrived.clear();
         }
         let processed = self.tls.process_new_packets().map_err(|error| {

@@ -22,23 +22,23 @@ use crate::protocol::script::{Arg, Call, Unscripted};
 ///
 /// For all but [`Broken`](Self::Broken) the server has said that the script did not run, or not to its end.
 pub(super) enum SendError {
-    /// The server does not know the script by its hash; the script did not run.
+    /// The server does not know the hash of the script, which did not run.
     ///
-    /// It is sent again as a whole.
+    /// The script is sent again as a whole.
     UnknownScript,
     /// No answer came.
     ///
-    /// Whether it ran is in the inner error.
+    /// The inner error says whether the call may have run.
     Broken(Broken),
-    /// This user may run no scripts; this one did not run.
+    /// This user may not run scripts, so this one did not run.
     ///
     /// The next send goes by steps.
     Scriptless,
     /// Another server has the slot; nothing ran.
     Moved(Redirect),
-    /// The slot is being moved, and the keys of the call have been already; nothing ran.
+    /// The slot is being moved, and the keys of the call have moved already; nothing ran.
     Ask(Redirect),
-    /// The slot is being moved, and so far only some of the keys of the call have been; nothing ran.
+    /// The slot is being moved, and only some of the keys of the call have moved so far; nothing ran.
     Moving(Error),
     /// The server is a replica, which takes no locks; nothing was changed.
     Replica(Error),
@@ -64,7 +64,7 @@ impl From<Broken> for Fault {
 impl Node {
     /// Interprets what came in reply to a call on the connection with the number `epoch`.
     ///
-    /// A reply may have a refusal inside it, to publish: what the script did stands all the same.
+    /// A reply may contain a refusal to publish. What the script did stands all the same.
     pub(super) fn heard(
         &self,
         call: &Call<'_>,
@@ -88,7 +88,7 @@ impl Node {
 
     /// Interprets a fault of a call.
     ///
-    /// Steps are several commands, so nobody knows on which connection one was refused; the present one counts.
+    /// Steps are several commands, so the connection on which one was refused is unknown; the present one counts.
     pub(super) fn missed_by(&self, call: &Call<'_>, fault: Fault) -> SendError {
         match fault {
             Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
@@ -96,9 +96,9 @@ impl Node {
         }
     }
 
-    /// Interprets the refusal to run scripts. Later calls that have steps to fall back on go by these at once.
+    /// Interprets the refusal to run scripts. Later calls that can fall back on steps use them at once.
     ///
-    /// Nothing ran. For other kinds, and for plain locks that were told to use scripts, it is an error with advice.
+    /// Nothing ran. Other kinds, and plain locks that are set to use scripts, get an error with advice.
     fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
         let message = match &call.unscripted {
             Unscripted::Fallback(_) => {
@@ -118,7 +118,7 @@ impl Node {
         SendError::Refused(Error::refused(message, text))
     }
 
-    /// Logs once that the server refuses to publish. What the script did stands, and the waiters find it by asking.
+    /// Logs once that the server refuses to publish. What the script did stands, and waiters find it by polling.
     fn cannot_publish(&self, text: &str) {
         if !self.mute.swap(true, Ordering::Relaxed) {
             warn!(
@@ -130,7 +130,7 @@ impl Node {
         }
     }
 
-    /// Logs once that the server refuses a subscription. The waiters ask now and then.
+    /// Logs once that the server refuses a subscription. Waiters then poll.
     pub(super) fn cannot_subscribe(&self, text: &str) {
         if !self.deaf.swap(true, Ordering::Relaxed) {
             warn!(
@@ -144,7 +144,7 @@ impl Node {
 
     /// Interprets a refusal on the connection with the number `epoch`.
     ///
-    /// Most of these are told apart by the code, the first word. A refusal that may pass is marked so, and callers try
+    /// The code, the first word, tells most of them apart. A refusal that may pass is marked as such, and callers try
     /// again.
     fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> SendError {
         let error = || Error::refused(format!("the server refused: {text}"), text);
@@ -154,12 +154,12 @@ impl Node {
                 let key = call.keys.first().copied().unwrap_or_default();
                 SendError::Refused(Error::wrong_kind(key).said(text))
             }
-            // This server was the primary before: another connection finds where the primary is now.
+            // This server was the primary before. A new connection finds the present one.
             "READONLY" => {
                 self.commands.redial(epoch);
                 SendError::Replica(self.as_replica(text))
             }
-            // A replica that has lost its primary, and is configured to answer nothing then.
+            // A replica that has lost its primary, and is configured not to answer without one.
             "MASTERDOWN" => SendError::Replica(error().passing()),
             "CLUSTERDOWN" if text.contains("not served") => SendError::Disowned(error().passing()),
             "MOVED" => {
@@ -174,9 +174,9 @@ impl Node {
         }
     }
 
-    /// Builds the error of a server that has said in these words that it is a replica.
+    /// Builds the error of a server that said, in these words, that it is a replica.
     ///
-    /// It passes once the server is promoted, or once the address leads to a primary.
+    /// The error passes once the server is promoted, or once the address leads to a primary.
     pub(super) fn as_replica(&self, text: &str) -> Error {
         let message = format!(
             "{self:?} is a replica: it grants no locks, and what it knows of them may be out of date; give the address \
@@ -185,9 +185,8 @@ impl Node {
         Error::refused(message, text).passing()
     }
 
-    /// Builds the error of a call that was not answered, and takes note that the server is silent, unless it answers
-    /// others. `repeated` says that an earlier send of the call may have run. Also replaces a connection that has
-    /// stalled.
+    /// Builds the error of a call that was not answered, and records the server as silent unless it answers others.
+    /// `repeated` says that an earlier send of the call may have run. Also replaces a connection that has stalled.
     ///
     /// Called when a call is given up: single sends that fail are no silence.
     pub(super) fn failed(
@@ -199,7 +198,7 @@ impl Node {
     ) -> Error {
         let error = match &broken {
             Broken::Garbled(error) => error.clone().unanswered(),
-            // Only if no send can have run is the call known to have changed nothing.
+            // The call is known to have changed nothing only if no send can have run.
             Broken::Unsent(reason) if !repeated => Error::new(
                 ErrorKind::Backend,
                 format!(
@@ -217,7 +216,7 @@ impl Node {
         };
         let answers_others = match broken {
             Broken::TimedOut(_) => self.commands.is_slow(self.patience),
-            // A future that was not polled for long learns now of a connection that was gone long ago.
+            // A future that was not polled for long may learn only now of a connection that broke long ago.
             _ => self.silence.has_spoken_since(started),
         };
         let error = broken.causes(error);

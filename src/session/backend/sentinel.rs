@@ -1,17 +1,17 @@
-//! Follows the sentinels of a service: which server is its primary, by the newest statement of any of them.
+//! Follows the sentinels of a service, and takes its primary from the newest statement of any of them.
 //!
 //! # Invariants
 //!
-//! 1. Of two statements, the one whose configuration has the higher epoch is newer, whichever sentinel makes it, and
-//!    whenever it arrives. So a sentinel that is behind leads nobody back, even if those that are ahead are silent.
-//!    Only a majority of all known sentinels that say so at the same time can lead back: the service is then monitored
-//!    from scratch.
-//! 2. Each sentinel is listened to. Each is also asked every second as long as one is silent, two disagree, or the
-//!    primary cannot be reached.
-//! 3. Sentinels are given users and passwords of their own, and never those of the servers.
+//! 1. Of two statements, the one with the higher configuration epoch is newer, whichever sentinel makes it and whenever
+//!    it arrives. So a sentinel that is behind never leads back, even if those that are ahead are silent. Only a
+//!    majority of all known sentinels that agree at the same time leads back: the service is then monitored from
+//!    scratch.
+//! 2. The client listens to each sentinel. It also asks each every second as long as one is silent, two disagree, or
+//!    the primary cannot be reached.
+//! 3. Sentinels have logins of their own. They are never sent those of the servers.
 //!
-//! The connection to a former primary is dropped at the first statement. Until the sentinels made the old one a
-//! replica, it took locks and releases for another 11 s.
+//! The connection to a former primary is dropped at the first statement that names another one. A former primary went
+//! on to take locks and releases for 11 s, until the sentinels made it a replica.
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -34,7 +34,7 @@ use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
-/// How often a sentinel is asked while not all is well, and how often a silent one is connected to.
+/// How often a sentinel is asked while not all is well, and how often the client tries to reach a silent one.
 const EACH: Duration = Duration::from_secs(1);
 /// How often a sentinel is asked while all is well, in case it fell silent without notice.
 const CALM: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ const CALM: Duration = Duration::from_secs(10);
 const KEPT: Duration = Duration::from_secs(10);
 /// How long the first statement waits for those of the others.
 const GRACE: Duration = Duration::from_millis(200);
-/// A sentinel's channels about a failover: the new primary has taken over; all know of it.
+/// A sentinel's channels about a failover: the new primary has taken over; the failover is complete.
 const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// The sentinels of one service.
@@ -54,25 +54,25 @@ pub(super) struct Sentinels {
     followed: AbortOnDropHandle<()>,
 }
 
-/// What the tasks that follow the sentinels share.
+/// The state that the tasks share which follow the sentinels.
 struct Circle {
     /// How to reach a sentinel. It follows none itself.
     dialer: Dialer,
     /// The name under which the sentinels know the servers.
     service: String,
-    /// Those that the configuration names. Others are found through them.
+    /// The configured sentinels. Others are discovered through them.
     configured: Vec<Server>,
-    /// By sentinel, what it has said last. The mutex is held while the view is brought up to date.
+    /// The last report of each sentinel. The mutex stays locked while the view is updated.
     reports: Mutex<HashMap<Server, Report>>,
     /// Signals that the set of known sentinels has changed.
     met: Notify,
-    /// What follows from the reports. Watched by connections and by callers that need a primary.
+    /// The conclusion from all reports. Watched by connections, and by callers that need a primary.
     view: watch::Sender<View>,
 }
 
 impl Sentinels {
-    /// Starts to follow the sentinels on `runtime`, until this is closed or dropped. The dialer reaches them in the
-    /// same way as servers.
+    /// Starts to follow the sentinels on `runtime`, until this is closed or dropped. The dialer reaches sentinels in
+    /// the same way as servers.
     pub(super) fn follow(
         dialer: Dialer,
         configured: Vec<Server>,
@@ -91,10 +91,10 @@ impl Sentinels {
         Self { circle, followed }
     }
 
-    /// Waits until a primary is known, and returns it. Waits at most as long as a sentinel may take to answer. Returns
-    /// `Err` if none is known then.
+    /// Waits until a primary is known, and returns it. Returns `Err` if none is known after the time that a sentinel
+    /// may take to answer.
     ///
-    /// A first answer is given a moment for others to correct it: [`GRACE`].
+    /// After the first answer, waits for up to [`GRACE`], so that other sentinels can correct it.
     pub(super) async fn primary(&self) -> Result<Server, Error> {
         let mut view = self.circle.view.subscribe();
         let known = |view: &View| view.primary.is_some() || view.is_complete;
@@ -114,9 +114,9 @@ impl Sentinels {
         self.circle.view.borrow().primary.clone()
     }
 
-    /// Waits until the primary is another server than the one at this place.
+    /// Waits until the primary is a different server than the one at `place`.
     ///
-    /// Connections end, and attempts are given up, by this.
+    /// Ends connections to a former primary, and attempts to reach it.
     pub(super) async fn named_other_than(&self, place: Option<&str>) {
         let mut view = self.circle.view.subscribe();
         let is_other = |view: &View| {
@@ -127,7 +127,7 @@ impl Sentinels {
         view.wait_for(is_other).await.ok();
     }
 
-    /// Takes note of whether the primary could be reached.
+    /// Records whether the primary could be reached.
     ///
     /// While it could not be, the sentinels are asked every second.
     pub(super) fn tried(&self, reached: bool) {
@@ -145,9 +145,9 @@ impl Sentinels {
 }
 
 impl Circle {
-    /// Attends to all known sentinels, each in a task of its own, until the future is dropped.
+    /// Follows all known sentinels, each in a task of its own, until the future is dropped.
     ///
-    /// Sentinels that are no longer named are dropped with their tasks.
+    /// Drops a sentinel and its task once nobody names it.
     async fn attend_all(self: Arc<Self>) {
         let mut attended: HashMap<Server, AbortOnDropHandle<()>> = HashMap::new();
         loop {
@@ -162,8 +162,8 @@ impl Circle {
         }
     }
 
-    /// Returns the configured sentinels, and those that others name. A configured sentinel that has told its id is
-    /// not counted again under another address.
+    /// Returns the configured sentinels and those that others name. A configured sentinel whose id is known is not
+    /// counted again under another address.
     fn known(&self, reports: &HashMap<Server, Report>) -> Vec<Server> {
         let word = |sentinel: &Server| reports.get(sentinel)?.word.as_ref();
         let met: BTreeSet<&str> = self
@@ -182,10 +182,9 @@ impl Circle {
         self.configured.iter().chain(told).cloned().collect()
     }
 
-    /// Listens to a sentinel and asks it, without end.
+    /// Listens to a sentinel and asks it. Never returns.
     ///
-    /// A sentinel that fails is connected to again after a second, with some jitter, so that clients do not come all at
-    /// once.
+    /// After a failure, reconnects in a second, with some jitter so that clients do not come all at once.
     async fn attend(self: Arc<Self>, sentinel: Server) {
         loop {
             let Err(error) = self.converse(&sentinel).await;
@@ -197,7 +196,7 @@ impl Circle {
 
     /// Connects to a sentinel, listens to it and asks it, until that fails.
     ///
-    /// A message leads to a question: the sentinel's answers, with their epoch, are all that counts.
+    /// A message only leads to a question: the answers count, as they have an epoch.
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
         let identity = self.dialer.identify_to_sentinel(sentinel).await?;
         let mut link = self.dialer.open(sentinel).await?;
@@ -224,7 +223,7 @@ impl Circle {
                 Err(late) => return Err(cut(sentinel, late.into())),
             };
             self.note(sentinel, Ok(self.read(sentinel, answers)?));
-            // Until the answers may be out of date, by a message or by their age.
+            // Sleeps until a message or their age may have made the answers stale.
             while !is_late {
                 tokio::select! {
                     heard = link.next() => {
@@ -240,13 +239,13 @@ impl Circle {
     }
 
     /// Asks for the primary, the epoch, the other sentinels, and the sentinel's id. Also returns whether a message came
-    /// in the meantime, so that the answers may be from before it.
+    /// in the meantime, in which case the answers may be stale.
     ///
-    /// Sent together, so that they take one round trip; the answers need not be of one instant.
+    /// The questions go together, in one round trip. Their answers need not be from one instant.
     async fn ask(&self, link: &mut Link) -> io::Result<(Vec<Said>, bool)> {
         let service = &self.service;
         let requests = [
-            // During a failover, the answer to this is the first to tell of it.
+            // During a failover, this answer changes first.
             Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
             Request::of(&["SENTINEL", "MASTER", service]),
             Request::of(&["SENTINEL", "SENTINELS", service]),
@@ -263,9 +262,9 @@ impl Circle {
         Ok((answers, is_late))
     }
 
-    /// Reads a sentinel's answers. Returns `Err` if they name no primary.
+    /// Parses a sentinel's answers. Returns `Err` if they name no primary.
     ///
-    /// A part that the sentinel refuses to tell is left empty, and then counts as old, or as nobody.
+    /// A part that the sentinel refuses stays empty. An empty epoch counts as old, and an empty list as no sentinels.
     fn read(&self, sentinel: &Server, answers: Vec<Said>) -> Result<Word, Error> {
         let refused = |text: &str| {
             let service = &self.service;
@@ -316,9 +315,9 @@ impl Circle {
         })
     }
 
-    /// Takes note of what a sentinel has said, or of why it is silent.
+    /// Records what a sentinel has said, or why it is silent.
     ///
-    /// A sentinel that has been silent for [`KEPT`] is no longer counted as having said anything.
+    /// After a silence of [`KEPT`], the sentinel's statement no longer counts.
     fn note(&self, sentinel: &Server, said: Result<Word, Error>) {
         let mut reports = self.lock();
         let before = self.known(&reports);
@@ -348,7 +347,7 @@ impl Circle {
 
     /// Updates the view from all reports.
     ///
-    /// Called with the reports locked, so that views follow each other in the order of the reports.
+    /// Called with the reports locked, so that views come in the order of the reports.
     fn look(&self, known: &[Server], reports: &HashMap<Server, Report>) {
         self.view.send_if_modified(|view| {
             let word = decisive(reports.values(), known.len(), view);
@@ -376,7 +375,7 @@ impl Circle {
 
     /// Returns why no sentinel names a primary.
     ///
-    /// The first of the configured ones that is silent tells why.
+    /// The reason is that of the first configured sentinel that is silent.
     fn failure(&self) -> Error {
         let reports = self.lock();
         let mut reports = self.configured.iter().filter_map(|it| reports.get(it));
@@ -395,8 +394,8 @@ impl Circle {
     }
 }
 
-/// Whether this is a message of a channel, and not the confirmation of a subscription. Only RESP3 has pushes, and only
-/// with it the client listens.
+/// Whether this is a message on a channel, and not the confirmation of a subscription. The client listens only in
+/// RESP3, where both are pushes.
 fn is_message(heard: &Heard) -> bool {
     let Heard::Push(parts) = heard else {
         return false;

@@ -1,4 +1,4 @@
-//! How long a server has been of no use: silent, or a replica.
+//! The period in which a server fails every request, because it is silent or a replica.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 use crate::error::Error;
 
-/// How often a silent server is asked by callers that can do without it.
+/// How often callers that can do without a silent server try it.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// The period in which every request went unanswered, or was not for this server to carry out, if there is one now.
+/// The period in which this server fails every request, if it does so now.
 ///
-/// Callers give up after some time of it, the cluster looks for another owner of the slots, and calls that can do
-/// without the server spare themselves the wait.
+/// After some time of it, callers give up. The cluster looks for another owner of the slots, and calls that can do
+/// without the server skip it.
 #[derive(Debug, Default)]
 pub(super) struct Silence(Mutex<Known>);
 
@@ -29,7 +29,7 @@ pub(super) enum Heard {
     AsBefore,
     /// The server was silent before.
     Again,
-    /// The server was a replica before, and replicas answer too. The caller asks for the role.
+    /// The server was a replica before, and may still be one, since replicas answer too. The caller asks for its role.
     PerhapsReplica,
 }
 
@@ -39,16 +39,16 @@ struct Begun {
     since: BootInstant,
     /// Whether the server is a replica: it answers, but takes no locks.
     is_replica: bool,
-    /// When a caller last tried that could have done without the server.
+    /// When a caller that could do without the server last tried it.
     tried: BootInstant,
     /// How the last request failed.
     error: Error,
 }
 
 impl Silence {
-    /// Takes note of a request from `started` that was of no use. Returns whether it is the first such request.
+    /// Records a failed request that began at `started`. Returns whether it is the first of a silence.
     ///
-    /// The beginning stays that of the first one. No silence begins before the last answer.
+    /// The silence begins with the first one, but never before the last answer.
     pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) -> bool {
         let mut known = self.lock();
         let started = known.heard.map_or(started, |heard| heard.max(started));
@@ -64,11 +64,11 @@ impl Silence {
         is_first
     }
 
-    /// Takes note of an answer, which ends the silence, and returns what that says.
+    /// Records an answer, which ends a silence, and returns what it says about the server.
     pub(super) fn spoke(&self) -> Heard {
         let mut known = self.lock();
         known.heard = Some(BootInstant::now());
-        // A replica answers too, so an answer alone does not show that the server is a primary again.
+        // A replica answers too, so an answer does not prove that the server is a primary again.
         let ended = known.begun.take_if(|begun| !begun.is_replica);
         match (ended, known.begun.is_none()) {
             (Some(_), _) => Heard::Again,
@@ -77,7 +77,7 @@ impl Silence {
         }
     }
 
-    /// Takes note of an answer of a primary, which ends the period.
+    /// Records that the server is a primary, which ends the period.
     pub(super) fn end(&self) {
         self.lock().begun = None;
     }
@@ -94,8 +94,8 @@ impl Silence {
         begun.map(|begun| (begun.since, begun.error.clone()))
     }
 
-    /// Whether a caller that can do without the server should ask it all the same. `true` counts as a try, so that
-    /// callers together ask once in [`TRY_AGAIN`].
+    /// Whether a caller that can do without the server should try it all the same. `true` counts as a try, so that all
+    /// callers together try once in [`TRY_AGAIN`].
     pub(super) fn is_to_be_tried(&self) -> bool {
         let now = BootInstant::now();
         match &mut self.lock().begun {

@@ -1,4 +1,4 @@
-//! Which server of a cluster has which slot, as far as is known.
+//! The slot map of a cluster: which server has which slot, as far as is known.
 
 use std::ops::RangeInclusive;
 
@@ -17,10 +17,10 @@ pub(crate) fn slot(key: &str) -> u16 {
 
 /// The owner of each slot.
 ///
-/// In a table of all slots, since each call looks one up.
+/// An array of all slots, since each call looks one up.
 #[derive(Debug)]
 pub(super) struct Slots<N> {
-    /// By slot. `None` if no server is known to have it.
+    /// Indexed by slot. `None` if no owner is known.
     owners: Vec<Option<N>>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Range {
     pub(super) port: u16,
 }
 
-/// Where a server redirects a request that it does not run: by `MOVED` for good, by `ASK` for this request only.
+/// A redirection to another server: by `MOVED` for good, by `ASK` for one request only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
     pub(super) slot: u16,
@@ -53,7 +53,7 @@ impl<N: Clone + PartialEq> Slots<N> {
         self.owners.get(usize::from(slot))?.as_ref()
     }
 
-    /// Records the owner of a slot. Returns `false` if that was known, or if there is no such slot.
+    /// Records the owner of a slot. Returns `false` if it was known, or if there is no such slot.
     pub(super) fn learn(&mut self, slot: u16, owner: &N) -> bool {
         match self.owners.get_mut(usize::from(slot)) {
             Some(known) if known.as_ref() != Some(owner) => {
@@ -66,14 +66,14 @@ impl<N: Clone + PartialEq> Slots<N> {
 
     /// Forgets the owner of each slot for which `lost` returns `true`.
     ///
-    /// A call for such a slot then goes to any server, which says where it is.
+    /// A call for such a slot then goes to any server, which redirects it.
     pub(super) fn take_from(&mut self, lost: impl Fn(u16, &N) -> bool) {
         for (slot, owner) in (0..).zip(&mut self.owners) {
             owner.take_if(|owner| lost(slot, owner));
         }
     }
 
-    /// Returns the owners of all slots, each as often as it has slots.
+    /// Returns the owner of each slot. A server appears once for each slot that it has.
     pub(super) fn owners(&self) -> impl Iterator<Item = &N> {
         self.owners.iter().flatten()
     }
@@ -81,7 +81,7 @@ impl<N: Clone + PartialEq> Slots<N> {
 
 /// Reads the answer to `CLUSTER SLOTS`. Returns `None` if it is not the answer of a cluster.
 ///
-/// One row that cannot be read makes all of it worthless: a table with gaps would be taken for a cluster with gaps.
+/// One row that cannot be read makes the whole answer invalid: a table with gaps would pass for a cluster with gaps.
 pub(super) fn ranges(reply: &Reply) -> Option<Vec<Range>> {
     let Reply::List(rows) = reply else {
         return None;
@@ -119,7 +119,7 @@ fn range(row: &Reply) -> Option<Range> {
 
 /// Reads the redirection in `MOVED` or `ASK`: `<slot> <host>:<port>`.
 ///
-/// Without a slot, a host and a port it is no redirection, and stays the refusal that it is.
+/// Returns `None` unless it has a slot, a host and a port. The text then counts as an ordinary refusal.
 pub(super) fn redirect(text: &str) -> Option<Redirect> {
     let mut words = text.split(' ').skip(1);
     let slot = words.next()?.parse().ok()?;
@@ -132,7 +132,8 @@ pub(super) fn redirect(text: &str) -> Option<Redirect> {
     })
 }
 
-/// Returns the host that a server names; empty for `?`, which stands for a server that has no name or may not say it.
+/// Returns the host that a server names. Empty for `?`, which stands for a host that the server does not know or may
+/// not tell.
 fn named(host: &str) -> String {
     match host {
         "?" => String::new(),

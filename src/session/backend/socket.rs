@@ -1,11 +1,11 @@
-//! An open connection, as far as bytes go: they are taken and given without waiting, from any task.
+//! An open connection as a stream of bytes, which any task can read and write without waiting.
 //!
 //! # Invariants
 //!
-//! 1. [`try_write`](Socket::try_write) is called by everybody who sends, also from a `Drop`, and wakes and replaces
-//!    nobody who waits. Only one task at a time waits to write, and only one to read.
-//! 2. A stream that knows only how to be polled remembers the last waker for each direction. So it is always polled with
-//!    the same one, which wakes both tasks: see [`Opened`].
+//! 1. Every sender calls [`try_write`](Socket::try_write), even from a `Drop`. It neither wakes nor displaces a task
+//!    that waits. Only one task at a time waits to write, and only one to read.
+//! 2. A stream that can only be polled remembers the last waker for each direction. So it is always polled with the
+//!    same waker, which wakes both tasks: see [`Opened`].
 
 use std::future::poll_fn;
 use std::io;
@@ -59,7 +59,7 @@ impl dyn Socket + '_ {
     }
 }
 
-/// The sockets of this machine do all of this by themselves.
+/// tokio's sockets have all of these operations themselves.
 macro_rules! socket {
     ($stream:ty) => {
         impl Socket for $stream {
@@ -91,26 +91,26 @@ macro_rules! socket {
 socket!(TcpStream);
 socket!(UnixStream);
 
-/// A stream that the application has opened.
+/// A stream opened by the application.
 pub(super) struct Opened {
     polled: Mutex<Polled>,
     progress: Arc<Progress>,
-    /// Of `progress`.
+    /// The waker of `progress`.
     waker: Waker,
 }
 
 struct Polled {
     stream: Stream,
-    /// Whether bytes that the stream has taken are still to be flushed. The task that reads goes on with it.
+    /// Whether bytes that the stream has taken have yet to be flushed. The reading task goes on with that.
     is_flushing: bool,
 }
 
-/// Who waits for the stream. Woken by it whenever it may have something to do, in either direction.
+/// The tasks that wait for the stream. The stream wakes both whenever it may be ready, in either direction.
 #[derive(Default)]
 struct Progress {
     reader: AtomicWaker,
     writer: AtomicWaker,
-    /// Whether the stream has taken no bytes, and has not woken anybody since.
+    /// Whether the stream refused bytes, and has woken nobody since.
     is_blocked: AtomicBool,
 }
 
@@ -142,7 +142,7 @@ impl Opened {
 }
 
 impl Polled {
-    /// Flushes what the stream has taken, as far as that goes now.
+    /// Flushes what the stream has taken, as far as possible without waiting.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.is_flushing = true;
         if let Poll::Ready(flushed) = self.stream.as_mut().poll_flush(context) {
@@ -156,18 +156,19 @@ impl Polled {
 impl Socket for Opened {
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut polled = self.lock();
-        // Before the poll: a wake during it takes this back.
+        // Set before the poll, since a wake during the poll clears it.
         self.progress.is_blocked.store(true, Ordering::Release);
         let write = poll_fn(|context| {
             let taken = ready!(polled.stream.as_mut().poll_write(context, bytes))?;
-            // The bytes are taken, and may arrive. So what goes wrong from here on is for the reader to find.
+            // The stream has taken the bytes, and they may arrive. So the reader reports whatever goes wrong from here
+            // on.
             if polled.flush(context).is_err() {
                 context.waker().wake_by_ref();
             }
             Poll::Ready(Ok(taken))
         });
-        // A caller that has used up its share of the runtime's time has its bytes written all the same: it may be a
-        // `Drop`, which is not called again.
+        // Writes even if the task has used up its cooperative budget: the caller may be a `Drop`, which is not called
+        // again.
         let written = pin!(unconstrained(write)).poll(&mut Context::from_waker(&self.waker));
         let Poll::Ready(written) = written else {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -180,7 +181,7 @@ impl Socket for Opened {
     }
 
     fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Registered before the look: a wake between the two is not missed.
+        // Registered before the check, so that no wake in between is missed.
         self.progress.writer.register(context.waker());
         match self.progress.is_blocked.load(Ordering::Acquire) {
             true => Poll::Pending,

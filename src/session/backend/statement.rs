@@ -1,18 +1,18 @@
-//! What the sentinels of a service say, and whose statement counts.
+//! The statements of sentinels about the primary, and the rule which of them counts.
 //!
-//! A [`Report`] is what one sentinel has said last; the [`View`] is what follows from all of them. [`decisive`] is the
-//! rule that leads from one to the other, without I/O: see invariant 1 of [`sentinel`](super::sentinel).
+//! A [`Report`] holds what one sentinel said last, and the [`View`] holds the conclusion from all reports. [`decisive`]
+//! is the rule, without I/O: see invariant 1 of [`sentinel`](super::sentinel).
 
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::Error;
 
-/// What all the sentinels together say.
+/// What all sentinels together say.
 ///
-/// Never replaced by an older statement, except by what a majority says.
+/// Never replaced by an older statement, unless a majority makes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// The server that connections lead to. Stays when sentinels fall silent.
+    /// The server that connections lead to. Stays the same when sentinels fall silent.
     pub(super) primary: Option<Server>,
     /// The epoch of the statement that named it.
     pub(super) epoch: u64,
@@ -46,12 +46,12 @@ pub(super) struct Word {
 }
 
 impl View {
-    /// Whether there is nothing to ask about: a message would tell of the next change.
+    /// Whether there is no need to ask often: a message will announce the next change.
     pub(super) fn is_calm(&self) -> bool {
         self.is_united && !self.is_unreachable
     }
 
-    /// Takes over a statement. Returns `false` if the primary is the same as before.
+    /// Adopts a statement. Returns `false` if the primary is the same as before.
     pub(super) fn follow(&mut self, word: &Word) -> bool {
         self.epoch = word.epoch;
         let is_news = self.primary.as_ref() != Some(&word.primary);
@@ -60,10 +60,10 @@ impl View {
     }
 }
 
-/// Returns the newest statement, and of equally new ones that for the present primary. A statement that is older than
-/// the view counts only if a majority of all known sentinels say the same now.
+/// Returns the newest statement; of equally new ones, the one that names the present primary. A statement that is older
+/// than the view counts only if a majority of all known sentinels makes it now.
 ///
-/// `known` is the number of all known sentinels, silent ones included: a minority that can be heard is none.
+/// `known` is the number of all known sentinels, silent ones included: those that can be heard may be a minority.
 pub(super) fn decisive<'a>(
     reports: impl Iterator<Item = &'a Report> + Clone,
     known: usize,
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Returns the primary that is followed, and its epoch, after each of the known sentinels has said this.
+    /// Returns the primary and its epoch that follow from these reports of all known sentinels.
     fn after(view: &View, reports: &[Report]) -> (u16, u64) {
         let mut view = view.clone();
         if let Some(word) = decisive(reports.iter(), reports.len(), &view) {

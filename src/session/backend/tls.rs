@@ -1,7 +1,7 @@
 //! Sets up TLS, and says what may be wrong if it fails.
 //!
-//! Everything that can be wrong with the configuration is found when the client is made. What can be wrong with a
-//! server is found at each connection, and [`advice`] puts it into words.
+//! An error in the configuration shows when the client is made. An error of a server shows at each connection, and
+//! [`advice`] puts it into words.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -64,7 +64,7 @@ impl Connector {
         Secured::open(socket, session.map_err(io::Error::other)?).await
     }
 
-    /// Returns the same, in the form that rustls wants.
+    /// Returns the same name as a type of rustls.
     fn name(&self, host: &str) -> io::Result<ServerName<'static>> {
         let name = self.server_name(host).to_owned();
         ServerName::try_from(name).map_err(io::Error::other)
@@ -88,15 +88,15 @@ fn configuration(tls: &Tls) -> Result<ClientConfig, Error> {
     })
 }
 
-/// Returns the provider of cryptography that the features choose, or else that of the process.
+/// Returns the cryptography provider that the crate features choose, or else that of the process.
 ///
-/// It is never left to rustls, which panics if the application has two providers in its tree and chose none.
+/// The choice is never left to rustls, which panics if the application links two providers and has chosen none.
 fn provider() -> Result<Arc<CryptoProvider>, Error> {
     #[cfg(all(feature = "tls-aws-lc-rs", not(feature = "tls-ring")))]
     let provider = Some(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     #[cfg(all(feature = "tls-ring", not(feature = "tls-aws-lc-rs")))]
     let provider = Some(Arc::new(rustls::crypto::ring::default_provider()));
-    // With both, neither is chosen.
+    // With both features, neither is chosen.
     #[cfg(any(
         all(feature = "tls-aws-lc-rs", feature = "tls-ring"),
         not(any(feature = "tls-aws-lc-rs", feature = "tls-ring"))
@@ -107,12 +107,12 @@ fn provider() -> Result<Arc<CryptoProvider>, Error> {
 
 /// Returns the configured authorities, or else those of the system.
 ///
-/// Those of the system may include some that rustls cannot use; one that can be used is enough.
+/// rustls cannot use some of those of a system; one that it can use is enough.
 fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     match &tls.roots {
         None => {
-            // Certificates that cannot be used are passed over, unless none is left.
+            // Unusable certificates are ignored, unless none is left.
             roots.add_parsable_certificates(load_native_certs().certs);
             if roots.is_empty() {
                 return Err(Error::invalid(
@@ -151,7 +151,7 @@ fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, E
 fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
     let text = read("the private key", pem)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
-        // The error itself may hold a piece of the key, so it is not passed on.
+        // The error may contain a piece of the key, so it is dropped.
         drop(error);
         Error::invalid(format!(
             "the private key {pem:?} is not a key in PEM format"
@@ -170,7 +170,7 @@ fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Returns what rustls found, if the error is of TLS itself.
+/// Returns rustls's error, if the I/O error comes from TLS itself.
 pub(super) fn fault(error: &io::Error) -> Option<&rustls::Error> {
     let error = error.get_ref()? as &(dyn StdError + 'static);
     error.downcast_ref()
@@ -178,7 +178,7 @@ pub(super) fn fault(error: &io::Error) -> Option<&rustls::Error> {
 
 /// Returns what may be wrong if TLS fails, as far as the error tells.
 ///
-/// Only what rustls itself found says more than the text of the error.
+/// Only an error of rustls gives more to go by than its text.
 pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
     match fault(error)? {
         rustls::Error::InvalidMessage(_) => {

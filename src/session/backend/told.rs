@@ -1,4 +1,4 @@
-//! What is said on a connection for messages: the commands about channels, and what arrives.
+//! The pub/sub messages of a connection: the commands about channels, and the parser of what arrives.
 
 use super::resp::Heard;
 use crate::protocol::reply::Reply;
@@ -7,7 +7,7 @@ pub(super) const PING: &str = "PING";
 
 /// A command about a channel.
 ///
-/// A message tells by the same word that it was carried out.
+/// The server confirms it with a message that begins with the same word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelCommand {
     Subscribe,
@@ -23,7 +23,7 @@ pub(super) enum Told {
         channel: String,
         text: String,
     },
-    /// A subscription began or ended: the command that asks for this, and the channel.
+    /// A subscription began or ended. Names the command that asks for this, and the channel.
     Done(&'static str, String),
     Pong,
     Refused(String),
@@ -47,9 +47,9 @@ impl ChannelCommand {
     }
 }
 
-/// Reads what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
+/// Parses what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
 ///
-/// Subscriptions are confirmed by messages that name the command, and not by replies.
+/// A message that names the command confirms a subscription; a reply does not.
 pub(super) fn told(heard: Heard) -> Option<Told> {
     let parts = match heard {
         Heard::Reply(Err(text)) => return Some(Told::Refused(text)),

@@ -1,17 +1,17 @@
 //! Compare and change without scripts: WATCH, GET, MULTI, DEL or PEXPIRE, EXEC.
 //!
-//! Transactions have a connection of their own, since watched keys and queued commands belong to a connection, and run
-//! one sequence at a time. A sequence that is not completed takes its connection with it, and with that whatever the
-//! server has not carried out of it.
+//! Transactions have a connection of their own, since watched keys and queued commands belong to a connection. They run
+//! one sequence at a time. A sequence that is not completed closes its connection, and the server drops what it has not
+//! carried out.
 //!
-//! What to change is decided by the call ([`CompareAndChange`]), from what was read; here is only how. Taking a free
-//! key, and looking, need no transaction and go over the connection for commands, so that they stay in order with its
+//! The call ([`CompareAndChange`]) decides from what was read what to change; this module carries it out. Taking a free
+//! key, and looking, need no transaction. They go over the connection for commands, and so stay in order with its
 //! requests.
 //!
 //! # Invariants
 //!
-//! 1. Nothing has changed before EXEC is sent. A sequence that fails before it did not run, one that fails behind it is
-//!    in doubt.
+//! 1. Nothing changes before EXEC is sent. A sequence that fails before EXEC did not run; one that fails after it is in
+//!    doubt.
 //! 2. The connection in `idle` has no watched key and no queued command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,10 +37,10 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
 impl Node {
-    /// Does by commands what a script does. A transaction is run only if there is something to compare and change: one
-    /// command takes a free lock, and looking changes nothing.
+    /// Does by commands what a script does. Runs a transaction only to compare and change: one command takes a free
+    /// lock, and looking changes nothing.
     ///
-    /// An error says as exactly as that of a script whether anything may have changed.
+    /// An error says whether anything may have changed, as precisely as that of a script.
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
@@ -69,14 +69,14 @@ impl Node {
         if !steps.looks_again(&done) {
             return Ok(done);
         }
-        // The call that this one undoes went over the other connection, and may still be on its way there. What looks
-        // now goes over that connection, after it.
+        // The call that this one undoes went over the connection for commands, and may still be on its way there. So
+        // the look goes over that connection, behind it.
         self.change(call, steps, end).await
     }
 
     /// Looks at the keys, and runs a transaction if there is something to change.
     ///
-    /// What was looked at may have changed since: the transaction looks again.
+    /// The keys may change between the two, so the transaction looks again.
     async fn change(
         &self,
         call: &Call<'_>,
@@ -91,7 +91,7 @@ impl Node {
             Broken::Cut(error) => Broken::Unsent(error),
             broken => broken,
         })?;
-        // A replica answers whoever only looks, and may be out of date.
+        // A replica answers a look too, and may be out of date.
         if is_of_replica(looked.last()) {
             return Err(Fault::Refused("READONLY by its role".to_owned()));
         }
@@ -108,14 +108,14 @@ impl Node {
 
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
-    /// How to connect, and whether the primary is another one by now.
+    /// How to connect, and whether the primary has changed.
     dialer: Dialer,
     /// The runtime of its connections. The caller that runs a transaction may be on another one.
     runtime: Handle,
-    /// A connection on which nothing is watched or queued, with the number that the connection for commands had then.
-    /// With another number, that one may lead to another server by now.
+    /// A connection on which nothing is watched or queued, with the number that the connection for commands had when it
+    /// was made. If that number has changed, the server may have too.
     ///
-    /// Held for the whole sequence, so that sequences wait for each other.
+    /// Locked for the whole sequence, so that sequences wait for each other.
     idle: Mutex<Option<(u64, Link)>>,
 }
 
@@ -129,11 +129,11 @@ impl Transactions {
         }
     }
 
-    /// Changes the keys of a call as its steps decide: all or none, and only if no other client changes them in the
-    /// meantime. Otherwise decides again.
+    /// Changes the keys of a call as its steps decide: all or none. Decides again if another client changes them in the
+    /// meantime.
     ///
-    /// `epoch` is the number of the connection for commands. If the future is dropped, the connection is dropped with
-    /// it: the server then forgets what it has not executed.
+    /// `epoch` is the number of the connection for commands. Dropping the future drops the connection, and the server
+    /// forgets what it has not executed.
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
@@ -158,7 +158,7 @@ impl Transactions {
             let place = line.place.clone();
             let answer = tokio::select! {
                 answer = sequence(&mut line, call, steps, &in_doubt, end) => answer,
-                // The answers of an old primary no longer count.
+                // The answers of a former primary no longer count.
                 () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
             };
             let answer = answer.map_err(|failure| match failure {
@@ -175,14 +175,14 @@ impl Transactions {
         }
     }
 
-    /// Ends the connection, after the sequence that is under way.
+    /// Closes the connection, once the sequence under way has ended.
     pub(super) async fn close(&self) {
         drop(self.idle.lock().await.take());
     }
 
     /// Connects on the runtime of the client.
     ///
-    /// The connection outlives the caller's runtime, so its task must not be of that.
+    /// The connection outlives the caller's runtime, so its task must not run there.
     async fn dial(&self) -> Result<Link, Error> {
         let dialer = self.dialer.clone();
         let dialling = self.runtime.spawn(async move { dialer.dial().await });
@@ -203,17 +203,17 @@ enum Failure {
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         match failure {
-            // Converted only where the keys were looked at and nothing was changed.
+            // Converted only where the keys were read and nothing was changed.
             Failure::Broken(error) => Broken::Unsent(error).into(),
             Failure::Refused(text) => Self::Refused(text),
         }
     }
 }
 
-/// Watches and reads the keys, and changes them as decided. Starts over as long as another client changes them in
+/// Watches and reads the keys, and changes them as decided. Starts over whenever another client changes them in
 /// between.
 ///
-/// Leaves the connection as it was, unless it fails.
+/// Leaves nothing watched or queued on the connection, unless it fails.
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
@@ -226,15 +226,15 @@ async fn sequence(
         let mut requests = vec![Request::of(&watch)];
         requests.extend(look(call));
         let looked = send(line, &requests).await?;
-        // Without the watch nothing would keep others from changing what is read here.
+        // Without the watch, others could change what is read here.
         refusals(&looked[..1])?;
         let (changes, answer) = decide(call, steps, &looked[1..])?;
         if changes.is_empty() {
             refusals(&send(line, &[Request::of(&["UNWATCH"])]).await?)?;
             return Ok(answer);
         }
-        // The future may not have been polled for a long time. Nothing is changed after its time is over, since its
-        // caller no longer counts on it.
+        // The future may not have been polled for a long time. Nothing is changed after the call's time is over, since
+        // its caller has given up by then.
         if BootInstant::now() >= end {
             return Err(Failure::Broken(silent()));
         }
@@ -264,15 +264,15 @@ async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failur
 
 /// Returns the commands that read the keys of a call: value and remaining lease of each.
 ///
-/// By both together a lock that has no lease is told apart from one that has gone.
+/// Only both together tell a lock without a lease from a lock that is gone.
 fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
     let keys = call.keys.iter();
     keys.flat_map(|key| [Request::of(&["GET", key]), Request::of(&["PTTL", key])])
 }
 
-/// Decides which commands change the keys, and what the answer is then. `looked` is what came back from [`look`].
+/// Decides which commands change the keys, and what the answer is then. `looked` has the replies to [`look`].
 ///
-/// The steps of a call about several keys are those of each key, in turn.
+/// A call about several keys has the steps of each key in turn.
 fn decide(
     call: &Call<'_>,
     steps: &dyn CompareAndChange,
@@ -283,7 +283,7 @@ fn decide(
     for (at, (key, looked)) in each.enumerate() {
         let decision = steps.decide(at, &found(looked)?);
         changes.extend(decision.change.map(|change| command(key, change)));
-        // What the server says to a script that finds a key of another type.
+        // A server answers this to a script that finds a key of another type.
         let other = || Failure::Refused("WRONGTYPE".to_owned());
         answers.push(decision.answer.ok_or_else(other)?);
     }

@@ -1,20 +1,20 @@
-//! Decides when this client listens to what is said to it alone.
+//! Decides when this client listens to its own channel.
 //!
-//! A client has one channel of its own, and not one for each lock, since it may hold 100,000. It is in the slot of
-//! no lock, so in a cluster it is published to by `PUBLISH`, and the client listens on one server. A message names
-//! acquisition ids and is a hint: those holds are checked, and one that the server denies was lost by force. So no
-//! PING has to prove that messages arrive.
+//! A client has one channel of its own, and not one for each lock, since it may hold 100,000. The channel is in the
+//! slot of no lock. So in a cluster, messages are published with `PUBLISH`, and the client listens on one server. A
+//! message names acquisition ids and is a hint: those holds are checked, and one that the server denies was lost by
+//! force. So no PING has to prove that messages arrive.
 
 use std::time::Duration;
 
 use super::Watchdog;
 
-/// From this age of a hold on, this client is told of releases by force. Shorter sections cost no subscription.
+/// From this age of a hold on, the client listens for releases by force. Shorter holds cost no subscription.
 const HELD_FOR_LONG: Duration = Duration::from_millis(100);
 
 impl Watchdog {
-    /// Has this client told of releases by force once a hold has stood for long, and until nothing has been due for a
-    /// while. Returns how long the task may sleep, of at most `pause`.
+    /// Subscribes to the own channel once a hold has stood for [`HELD_FOR_LONG`], and unsubscribes once nothing has
+    /// been due for a while. Returns how long the task may sleep, at most `pause`.
     pub(super) fn attend(&self, pause: Option<Duration>) -> Option<Duration> {
         let backend = &self.releaser.backend;
         let Some(pause) = pause else {
@@ -24,7 +24,7 @@ impl Watchdog {
         if backend.is_attending() {
             return Some(pause);
         }
-        // An old hold is due first or last next to those that come and go, whether it is renewed or has a fixed lease.
+        // Next to holds that come and go, an old hold is due first or last, whether it is renewed or has a fixed lease.
         let ends = {
             let registry = self.lock();
             let due = || registry.due.values();

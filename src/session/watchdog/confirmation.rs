@@ -1,4 +1,4 @@
-//! Asks the server whether it still has a record that was passed on in memory, or that several readers have.
+//! Asks the server whether it still has a record that was passed on in memory, or that several readers share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::protocol::answer::Confirmed;
 use crate::session::hold::Hold;
 use crate::session::record::Record;
 
-/// How often, and for how long, other tasks get their turn before the server is asked about a record that they may pass
-/// on. This saves a quarter of the requests of a crowd.
+/// How many times this task yields before it asks about a record that other tasks may pass on, and for how long at
+/// most. With many waiters, this saves a quarter of the requests.
 const GATHERED: usize = 16;
 const GATHERING: Duration = Duration::from_micros(100);
 
 impl Watchdog {
-    /// Asks the server whether it still has a record that was passed on to this hold, or that others read by too. The
-    /// answer is for every call that passed the record on, or left it to others, before.
+    /// Asks the server whether it still has a record that was passed on to this hold, or that others share. The answer
+    /// is for every call that passed the record on, or left it to others, before the request.
     ///
-    /// Returns at once: the request is sent by a task, unless one is under way that will send another.
+    /// Returns at once: a task sends the request, unless another task is about to.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
         if hold.record.passed_on(BootInstant::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
@@ -32,13 +32,13 @@ impl Watchdog {
         }
     }
 
-    /// Asks about a record until nobody has passed it on since the last question, and hands each answer to the calls
-    /// that wait for it and to the holds that have the record now.
+    /// Asks about a record until nobody has passed it on since the last question. Hands each answer to the calls that
+    /// wait for it, and to the holds that have the record now.
     async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
         let key = &record.key;
         let local = self.releaser.local_locks.enter(key.local_key());
         loop {
-            // A call in the local queue passes the record on soon, and may share the request.
+            // A call in the local queue will soon pass the record on, and can share the request.
             let begun = BootInstant::now();
             for _ in 0..GATHERED {
                 if local.in_queue() == 0 || begun.until(BootInstant::now()) > GATHERING {
@@ -60,16 +60,16 @@ impl Watchdog {
             match confirmed {
                 Ok((sent, Confirmed::Stands { others })) => {
                     let now = BootInstant::now();
-                    // Before the calls are told: one of them may be followed at once by a reader that looks at it.
+                    // Noted before the calls are told, since a reader may follow one of them at once and look at it.
                     record.saw(sent, now, others);
                     unlocks.stood();
-                    // Otherwise the server could not count, and others are taken to wait.
+                    // Otherwise the server could not count, and others are assumed to wait.
                     if listeners.is_some() && !key.kind.is_shared() {
                         local.turns(|turns| turns.others_wait(others.is_some()));
                     }
                     for hold in local.having(record) {
                         let mut state = hold.lock();
-                        // A hold that was left to its owner ends by its lease.
+                        // A hold that was left to its owner ends with its lease.
                         if state.is_left() {
                             continue;
                         }
@@ -78,7 +78,7 @@ impl Watchdog {
                     }
                 }
                 Ok((_, Confirmed::Absent)) => {
-                    // Not if our own release took it away meanwhile.
+                    // Not lost if our own release took it away in the meantime.
                     if unlocks.was_gone() {
                         self.lose_all(&local, record);
                     }

@@ -1,5 +1,5 @@
-//! Tells of outages and of losses what [`OutageLog`](crate::session::outage_log::OutageLog) decides, and of calls that
-//! may wait for a holder that waits for them.
+//! Logs outages and losses, as [`OutageLog`](crate::session::outage_log::OutageLog) decides, and possible deadlocks:
+//! calls that wait for a holder that may wait for them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::session::hold::Hold;
 use crate::session::outage_log::Names;
 
 impl Watchdog {
-    /// Tells of a loss. A hold that ends with its client is no surprise to anybody.
+    /// Logs a loss, unless the hold ends with its client.
     pub(super) fn tell_loss(&self, hold: &Hold, reason: LossReason) {
         let (lock, owner, token) = (hold.key().name.key(), hold.shown_owner(), hold.token());
         let server = || self.node(hold).map(|node| node.id());
@@ -28,18 +28,18 @@ impl Watchdog {
             let label = hold.key().label();
             info!(target: "redlatch", %lock, label, token, ?reason, "deposed");
         }
-        // The others that are lost now are told together in a moment, by the task.
+        // The task logs the others that are lost now together, in a moment.
         if is_told {
             self.woken.notify_one();
         }
     }
 
-    /// Tells of an outage that begins.
+    /// Logs an outage that begins.
     pub(super) fn tell_outage(&self, disruption: &Disruption) {
         let now = BootInstant::now();
         let servers = self.releaser.backend.nodes();
         let server_of = |id: u64| servers.iter().find(|server| server.id() == id);
-        // What is told here may be over by now, or have begun again: what the server itself knows counts.
+        // The outage may be over or have begun again by now, so the present state of the server counts.
         let is_out = |id: u64| server_of(id).is_some_and(|server| server.is_outage());
         let known: Vec<_> = servers.iter().map(|server| server.id()).collect();
         self.outages.moved_to(&known, now);
@@ -56,9 +56,9 @@ impl Watchdog {
                 }
             }
             Disruption::Answers(node) if !is_out(*node) => self.outages.answers(*node, now),
-            // There is a connection again. Where this client holds nothing, nobody else would ask for a long time.
+            // The connection is back. If this client holds nothing, nobody else may ask for a long time.
             Disruption::Node(node) if is_out(*node) => self.probe(server_of(*node)),
-            // Until the next renewal nobody else may ask either.
+            // Nobody else may ask before the next renewal either.
             Disruption::Unreachable(node) => self.probe(server_of(*node)),
             Disruption::Silent { .. }
             | Disruption::Answers(_)
@@ -69,7 +69,7 @@ impl Watchdog {
         }
     }
 
-    /// Has a server asked whether it answers, and notes what becomes of it.
+    /// Asks a server whether it answers, in a task, and records the result.
     fn probe(&self, server: Option<&Arc<Node>>) {
         if let Some(server) = server.cloned() {
             self.releaser
@@ -78,7 +78,7 @@ impl Watchdog {
         }
     }
 
-    /// Tells what was gathered by now: outages that are over, and what was lost.
+    /// Logs what was gathered: outages that are over, and lost locks.
     pub(super) fn tell_gathered(&self) {
         for outage in self.outages.take_due(BootInstant::now()) {
             let (lost, locks) = (outage.lost.count, &outage.lost);
@@ -91,13 +91,14 @@ impl Watchdog {
         }
     }
 
-    /// Tells, once for each hold, that a call has waited for it for a whole lease: the holder may be a parent that waits
-    /// for this call of its child. The runtime does not say which task waits for which, so this may also be a long job.
+    /// Warns, once for each hold, that a call has waited for it for a whole lease. The holder may be a parent task that
+    /// waits for this call of its child. The runtime does not say which task waits for which, so it may also be a long
+    /// job.
     ///
-    /// Looked for when a hold was renewed. So no call has a timer for this, and a hold that ends within its lease costs
+    /// Checked when a hold was renewed. So no call needs a timer for this, and a hold that ends within its lease costs
     /// nothing.
     pub(super) fn tell_wait(&self, hold: &Hold) {
-        // What is not told is not looked for: with many readers that would take long.
+        // Skips the search if nothing may be logged now, since with many readers it takes long.
         if !self.waits.is_due() {
             return;
         }
