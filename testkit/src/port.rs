@@ -2,9 +2,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::ops::Range;
 
-/// Below the ephemeral ports: while a server is down, no outgoing connection can take its port, and a client that
-/// reconnects cannot reach itself.
-const RANGE: Range<u16> = 15_000..32_000;
+/// Below the ephemeral ports, and so is the port of the cluster bus, which is higher by 10,000: while a server is down,
+/// no outgoing connection can take its port, and a client that reconnects cannot reach itself.
+const RANGE: Range<u16> = 12_000..22_000;
+
+/// The words of glibc, and those of musl.
+const IN_USE: [&str; 2] = ["Address already in use", "Address in use"];
 
 const ATTEMPTS: usize = 10;
 
@@ -16,7 +19,7 @@ pub(crate) fn on_free_port<T>(
     let mut outcome = start(free());
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(text) if text.contains("Address already in use") => outcome = start(free()),
+            Err(text) if IN_USE.iter().any(|words| text.contains(words)) => outcome = start(free()),
             _ => break,
         }
     }
