@@ -111,7 +111,7 @@ enum Outlook {
 /// The words with which a server refused a request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refusal(String);
+struct ServerWords(String);
 
 /// Returns the beginning of a text: whole characters, of no more than this many bytes.
 pub(crate) fn cut(text: &str, longest: usize) -> &str {
@@ -304,7 +304,7 @@ impl Error {
 
     /// Keeps the words of the server as the source of the error.
     pub(crate) fn said(self, words: &str) -> Self {
-        self.caused_by(Refusal(words.to_owned()))
+        self.caused_by(ServerWords(words.to_owned()))
     }
 
     /// Prefixes the message with the name of the lock, unless the message already contains it.

@@ -23,7 +23,7 @@ use crate::hold::lease::Lease;
 use crate::lock::fenced::{FencedGuard, FencingToken};
 use crate::lock::handle::Handle;
 use crate::options::{LeaseTime, SHORTEST_LEASE};
-use crate::outage::Outage;
+use crate::outage::FailureStreak;
 use crate::owner::Owner;
 
 /// A job that several processes start at about the same time, and that runs on one of them, like ShedLock's
@@ -276,7 +276,7 @@ impl Execution {
         // Left to its owner, so that nothing releases it when the lease that this process knows of has passed: the
         // server may have been told, though it has not answered.
         let mut lease = Some(guard.leave());
-        let mut outage = Outage::default();
+        let mut outage = FailureStreak::default();
         // Also when the period has passed meanwhile: the lease may last longer.
         loop {
             let told = match &lease {

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
-use crate::protocol::counted::{Count, Deleted, Set};
+use crate::protocol::counted::{CounterValue, Deleted, Set};
 use crate::protocol::latch;
 use crate::protocol::waiter::Local;
 use crate::stats::Counted;
@@ -193,7 +193,7 @@ impl Latch {
         let count_down = async {
             let name = self.0.open()?;
             let counted = self.0.change(name, latch::count_down).await?;
-            Count::decode(&counted, name.key()).map(drop)
+            CounterValue::decode(&counted, name.key()).map(drop)
         };
         self.0.client.within(Box::pin(count_down)).await
     }
@@ -299,7 +299,7 @@ impl Latch {
             let deadline = deadline();
             let call = self.0.client.tally.call(Counted::Latch, name.key());
             let mut wait = self.0.wait(deadline);
-            let mut look = Look { latch: self, name };
+            let mut look = LatchCheck { latch: self, name };
             let span = debug_span!("wait", latch = %name.key());
             let mut waiting = self.0.waiting(name, &mut wait);
             let open = waiting.until(&mut look).instrument(span);
@@ -312,27 +312,27 @@ impl Latch {
         self.0.client.within(Box::pin(waiting)).await
     }
 
-    async fn read(&self, name: &LockName) -> Result<Count, Error> {
+    async fn read(&self, name: &LockName) -> Result<CounterValue, Error> {
         let reply = self.0.ask(&latch::read(name)).await?;
-        Count::decode(&reply, name.key())
+        CounterValue::decode(&reply, name.key())
     }
 }
 
 /// The question of a waiting call: whether the latch is open.
-struct Look<'a> {
+struct LatchCheck<'a> {
     latch: &'a Latch,
     name: &'a LockName,
 }
 
-impl Local for Look<'_> {}
+impl Local for LatchCheck<'_> {}
 
-impl Wanted for Look<'_> {
+impl Wanted for LatchCheck<'_> {
     type Output = ();
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<()>, Error> {
         Ok(match self.latch.read(self.name).await {
-            Ok(Count(..=0)) => Asked::Ready(()),
-            Ok(Count(_)) => Asked::Busy(Ttl::Never.into()),
+            Ok(CounterValue(..=0)) => Asked::Ready(()),
+            Ok(CounterValue(_)) => Asked::Busy(Ttl::Never.into()),
             Err(error) => Asked::Failed(error),
         })
     }

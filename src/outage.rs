@@ -14,11 +14,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Counts the failures in a row of such a call.
 #[derive(Debug, Default)]
-pub(crate) struct Outage {
+pub(crate) struct FailureStreak {
     failures: u32,
 }
 
-impl Outage {
+impl FailureStreak {
     /// Pauses after an error of a call about this key. Returns the error instead if a retry cannot help.
     pub(crate) async fn endure(
         &mut self,
@@ -63,8 +63,12 @@ mod tests {
             (ErrorKind::Refused, false),
             (ErrorKind::Protocol, false),
         ] {
-            assert_eq!(Outage::is_one(&Error::new(kind, "")), endured, "{kind:?}");
+            assert_eq!(
+                FailureStreak::is_one(&Error::new(kind, "")),
+                endured,
+                "{kind:?}"
+            );
         }
-        assert!(!Outage::is_one(&Error::closed()));
+        assert!(!FailureStreak::is_one(&Error::closed()));
     }
 }

@@ -15,11 +15,11 @@ use crate::clock::BootInstant;
 pub(crate) struct Pace {
     /// The shortest time between two that are told.
     apart: Duration,
-    state: Mutex<State>,
+    state: Mutex<PaceState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PaceState {
     /// When one was last told.
     told: Option<BootInstant>,
     /// How much was not told since then.
@@ -64,7 +64,7 @@ impl Pace {
     }
 }
 
-impl State {
+impl PaceState {
     fn is_due(&self, apart: Duration, now: BootInstant) -> bool {
         self.told.is_none_or(|told| told.until(now) >= apart)
     }

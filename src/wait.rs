@@ -13,7 +13,9 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
-use crate::protocol::waiter::{Channels, Listening, Local, Refusal, Start, Step, Waiter};
+use crate::protocol::waiter::{
+    BusyAnswer, CallChannels, Listening, Local, Start, Waiter, WaiterStep,
+};
 use crate::session::Session;
 use crate::session::hub::Subscription;
 use crate::session::share::Place;
@@ -49,7 +51,7 @@ pub(crate) trait Wanted: Local + Send {
 #[derive(Debug)]
 pub(crate) enum Asked<T> {
     Ready(T),
-    Busy(Refusal),
+    Busy(BusyAnswer),
     /// It was left to others.
     Yielded,
     /// It is not available now. The call asks again after an event, or after this time.
@@ -123,7 +125,7 @@ impl<'a> Waiting<'a> {
                     Asked::Ready(output) => return Ok(Some(output)),
                     Asked::Busy(refusal) => self.refused(refusal),
                     Asked::Yielded => self.yielded(),
-                    Asked::Later(at_most) => Step::Park(at_most),
+                    Asked::Later(at_most) => WaiterStep::Park(at_most),
                     Asked::Failed(error) => {
                         // During the pause, the call does not poll its place, and must not be passed over for that.
                         self.is_alive();
@@ -136,15 +138,15 @@ impl<'a> Waiting<'a> {
                 Start::Yield => self.yielded(),
             };
             let at_most = match step {
-                Step::GiveUp => return Ok(None),
-                Step::Ask => continue,
-                Step::Pause(pause) => {
+                WaiterStep::GiveUp => return Ok(None),
+                WaiterStep::Ask => continue,
+                WaiterStep::Pause(pause) => {
                     // No wake-up ends this pause, which leaves the lock to others.
                     Box::pin(self.session.unless_closed(sleep(pause))).await?;
                     continue;
                 }
-                Step::Park(at_most) => at_most,
-                Step::Listen { common, at_most } => {
+                WaiterStep::Park(at_most) => at_most,
+                WaiterStep::Listen { common, at_most } => {
                     let channels = self.listen(wanted, common);
                     match self.waiter.listens(channels, at_most) {
                         Some(at_most) => at_most,
@@ -166,25 +168,25 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) -> Step {
+    fn refused(&mut self, refusal: BusyAnswer) -> WaiterStep {
         let jitter = fastrand::f64();
         self.waiter
             .refused(self.wait, BootInstant::now(), refusal, jitter)
     }
 
-    fn spared(&mut self) -> Step {
+    fn spared(&mut self) -> WaiterStep {
         let poll_cap = self.session.settings.poll_cap;
         self.waiter
             .spared(self.wait, BootInstant::now(), poll_cap, fastrand::f64())
     }
 
-    fn yielded(&mut self) -> Step {
+    fn yielded(&mut self) -> WaiterStep {
         self.waiter
             .yielded(self.wait, BootInstant::now(), fastrand::f64())
     }
 
     /// Marks all messages up to now as known. Returns the state of the subscriptions before the request.
-    fn catch_up<W: Wanted>(&mut self, wanted: &W) -> Channels {
+    fn catch_up<W: Wanted>(&mut self, wanted: &W) -> CallChannels {
         let Policy {
             listens,
             takes_turns,
@@ -205,14 +207,14 @@ impl<'a> Waiting<'a> {
             }
         }
         let common = self.common.as_mut().map(|it| it.catch_up());
-        Channels {
+        CallChannels {
             own: own.unwrap_or_default(),
             common: common.unwrap_or_default(),
         }
     }
 
     /// Subscribes to the call's own channel, and to the common one only if `common` is set.
-    fn listen<W: Wanted>(&mut self, wanted: &W, common: bool) -> Channels {
+    fn listen<W: Wanted>(&mut self, wanted: &W, common: bool) -> CallChannels {
         let hub = &self.session.hub;
         let subscribe = || Box::new(hub.subscribe(&channel(self.name, wanted)));
         let own = self.own.get_or_insert_with(subscribe);
@@ -223,7 +225,7 @@ impl<'a> Waiting<'a> {
             self.common = None;
         }
         let common = self.common.as_ref().map(|it| it.listening());
-        Channels {
+        CallChannels {
             own: own.listening(),
             common: common.unwrap_or_default(),
         }

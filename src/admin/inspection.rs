@@ -51,7 +51,7 @@ const END_OF_VALUE: &str = "2048";
 const MOST_LEVELS: u64 = 16;
 
 /// The keys of a lock: its own, and those next to it.
-pub(super) struct Keys {
+pub(super) struct LockKeys {
     key: String,
     stem: String,
     queue: String,
@@ -65,7 +65,7 @@ pub(super) struct Keys {
     read_write_channel: String,
 }
 
-impl Keys {
+impl LockKeys {
     pub(super) fn new(name: &LockName, sides: &LockName) -> Self {
         Self {
             key: name.key().to_string(),
@@ -152,8 +152,13 @@ pub(super) fn is_small(fields: &Told, size: &Told) -> bool {
     !is_large && !is_long
 }
 
-/// Reads the answers to [`Keys::questions`]. Returns `None` if there is nothing, and `Err` if there is something else.
-pub(super) fn read(name: &str, keys: &Keys, told: Vec<Told>) -> Result<Option<Inspection>, Error> {
+/// Reads the answers to [`LockKeys::questions`]. Returns `None` if there is nothing, and `Err` if there is
+/// something else.
+pub(super) fn read(
+    name: &str,
+    keys: &LockKeys,
+    told: Vec<Told>,
+) -> Result<Option<Inspection>, Error> {
     let Ok::<[Told; 11], _>(
         [
             fields,
@@ -208,7 +213,7 @@ impl Inspection {
         fields: Told,
         value: Told,
         taken: &Told,
-        keys: &Keys,
+        keys: &LockKeys,
     ) -> Result<(), Error> {
         let is_wrong = || Error::wrong_kind(keys.key());
         let is_own = has_own_field(&fields);

@@ -34,7 +34,7 @@ use crate::session::backend::inquiry::Told;
 
 pub use found::{FoundHolder, FoundKind, FoundSide, FoundWaiter};
 pub use inspection::Inspection;
-use inspection::Keys;
+use inspection::LockKeys;
 pub use listing::{Listing, Unread};
 pub use rights::MissingRights;
 pub use server::ServerReport;
@@ -420,9 +420,9 @@ impl Admin {
         key.strip_prefix(prefix).unwrap_or(key)
     }
 
-    fn keys(&self, name: &str) -> Result<Keys, Error> {
+    fn keys(&self, name: &str) -> Result<LockKeys, Error> {
         let (name, sides) = self.names(name)?;
-        Ok(Keys::new(&name, &sides))
+        Ok(LockKeys::new(&name, &sides))
     }
 
     /// Returns the name of a lock, and that of a read-write lock, whose channel is another one.

@@ -2,7 +2,7 @@
 
 use super::Admin;
 use super::found::FoundKind;
-use super::inspection::{self, Inspection, Keys};
+use super::inspection::{self, Inspection, LockKeys};
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
@@ -30,7 +30,7 @@ impl Admin {
     }
 
     /// Reads how long each holder of a read-write lock remains, and which client it is.
-    async fn look_at_levels(&self, keys: &Keys, found: &mut Inspection) -> Result<(), Error> {
+    async fn look_at_levels(&self, keys: &LockKeys, found: &mut Inspection) -> Result<(), Error> {
         let levels: Vec<_> = found
             .holders
             .iter()
@@ -61,7 +61,7 @@ impl Admin {
     }
 
     /// Reads which clients the waiters for a fair lock are.
-    async fn look_at_places(&self, keys: &Keys, found: &mut Inspection) -> Result<(), Error> {
+    async fn look_at_places(&self, keys: &LockKeys, found: &mut Inspection) -> Result<(), Error> {
         let places = keys.places(&found.waiters);
         let told = self.client.backend.look_at(keys.key(), &[places]).await?;
         // Without the right to read them, the waiters have no labels.

@@ -121,24 +121,24 @@ pub enum Address {
 
 /// A [`Connect`] of any type.
 #[derive(Clone)]
-pub(crate) struct Connector(Arc<dyn Open>);
+pub(crate) struct Connector(Arc<dyn DynConnect>);
 
 /// An open connection of any type.
-pub(crate) type Stream = Pin<Box<dyn ReadWrite>>;
+pub(crate) type Stream = Pin<Box<dyn ByteStream>>;
 
-pub(crate) trait ReadWrite: AsyncRead + AsyncWrite + Send {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Send> ReadWrite for S {}
+impl<S: AsyncRead + AsyncWrite + Send> ByteStream for S {}
 
 /// What a [`Connect`] does, with types that depend on nothing.
-trait Open: Send + Sync {
+trait DynConnect: Send + Sync {
     fn open(
         &self,
         address: Address,
     ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>>;
 }
 
-impl<C: Connect> Open for C {
+impl<C: Connect> DynConnect for C {
     fn open(
         &self,
         address: Address,

@@ -24,17 +24,17 @@ use crate::error::Error;
     message = "`{Self}` is nothing of fred 10 that tells how it connects",
     note = "pass a `Client`, a `Pool`, the `Builder` that made it, or `&client.client_config()`"
 )]
-pub trait FredClient: Read {}
+pub trait FredClient: ReadFred {}
 
 /// Keeps the trait to the types here.
 #[expect(unnameable_types, reason = "nobody else implements it")]
-pub trait Read {
+pub trait ReadFred {
     /// Returns the configuration, and the name that its connections bear, if they do.
     #[doc(hidden)]
     fn read(&self) -> Result<(Config, Option<String>), Error>;
 }
 
-impl Read for Client {
+impl ReadFred for Client {
     fn read(&self) -> Result<(Config, Option<String>), Error> {
         let connection = self.connection_config();
         let mut fred = self.client_config();
@@ -46,7 +46,7 @@ impl Read for Client {
 }
 
 /// Its clients are all alike.
-impl Read for Pool {
+impl ReadFred for Pool {
     fn read(&self) -> Result<(Config, Option<String>), Error> {
         match self.clients().first() {
             Some(client) => client.read(),
@@ -55,7 +55,7 @@ impl Read for Pool {
     }
 }
 
-impl Read for Builder {
+impl ReadFred for Builder {
     fn read(&self) -> Result<(Config, Option<String>), Error> {
         let fred = self.get_config();
         let fred =
@@ -64,7 +64,7 @@ impl Read for Builder {
     }
 }
 
-impl Read for Fred {
+impl ReadFred for Fred {
     fn read(&self) -> Result<(Config, Option<String>), Error> {
         Ok((read(self, &ConnectionConfig::default())?, None))
     }

@@ -67,7 +67,7 @@ struct Parts {
     #[serde(deserialize_with = "field::cluster")]
     cluster: Option<Vec<String>>,
     #[serde(deserialize_with = "table")]
-    sentinels: Option<Sentinels>,
+    sentinels: Option<SentinelParts>,
     #[serde(deserialize_with = "field::unix_socket")]
     unix_socket: Option<PathBuf>,
     #[serde(deserialize_with = "field::user")]
@@ -88,7 +88,7 @@ struct Parts {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Sentinels {
+struct SentinelParts {
     #[serde(deserialize_with = "field::service")]
     service: String,
     #[serde(deserialize_with = "field::servers")]
@@ -213,7 +213,7 @@ impl TryFrom<&Config> for Parts {
             Deployment::Server(server) => parts.server = Some(server.to_string()),
             Deployment::Cluster(servers) => parts.cluster = Some(texts(servers)),
             Deployment::Sentinels { service, servers } => {
-                parts.sentinels = Some(Sentinels {
+                parts.sentinels = Some(SentinelParts {
                     service: service.clone(),
                     servers: texts(servers),
                     user: config.sentinel_login.user.clone(),

@@ -17,22 +17,22 @@ use crate::error::Error;
     note = "for sentinels, use `Client::builder().config(Config::sentinels(..))`",
     note = "for a pool or a connection, pass the `redis::Client` that it was made from"
 )]
-pub trait RedisClient: Read {}
+pub trait RedisClient: ReadRedis {}
 
 /// Keeps the trait to the types here.
 #[expect(unnameable_types, reason = "nobody else implements it")]
-pub trait Read {
+pub trait ReadRedis {
     #[doc(hidden)]
     fn read(&self) -> Result<Config, Error>;
 }
 
-impl Read for Client {
+impl ReadRedis for Client {
     fn read(&self) -> Result<Config, Error> {
         self.get_connection_info().read()
     }
 }
 
-impl Read for ConnectionInfo {
+impl ReadRedis for ConnectionInfo {
     fn read(&self) -> Result<Config, Error> {
         let config = match self.addr() {
             ConnectionAddr::Tcp(host, port) => Config::server(host, *port),
@@ -54,7 +54,7 @@ impl Read for ConnectionInfo {
 }
 
 /// The servers of a cluster.
-impl Read for [ConnectionInfo] {
+impl ReadRedis for [ConnectionInfo] {
     fn read(&self) -> Result<Config, Error> {
         let first = self.first();
         let first = first.ok_or_else(|| Error::invalid("no server of the cluster is given"))?;
@@ -78,7 +78,7 @@ impl Read for [ConnectionInfo] {
     }
 }
 
-impl Read for Vec<ConnectionInfo> {
+impl ReadRedis for Vec<ConnectionInfo> {
     fn read(&self) -> Result<Config, Error> {
         self.as_slice().read()
     }

@@ -9,7 +9,7 @@
 //! 5. Otherwise it stands in the local queue, and asks as soon as it is at its front.
 //!
 //! The calls of one owner race with each other. So any of these may find that another call has brought the owner the
-//! lock ([`Outcome::Reenter`]), and then starts over at 1.
+//! lock ([`FrontOutcome::Reenter`]), and then starts over at 1.
 //!
 //! Nothing has to be cleaned up here. An [`Attempt`] owns what its requests may have left, [`InQueue`] gives up the
 //! place in the local queue, and both are dropped with the future.
@@ -22,7 +22,7 @@ use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
-use super::place::{InQueue, Outcome};
+use super::place::{FrontOutcome, InQueue};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -125,13 +125,13 @@ impl AcquireRequest {
                 }
             };
             match outcome {
-                Outcome::Granted(guard) => {
+                FrontOutcome::Granted(guard) => {
                     debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(guard));
                 }
                 // If the other call's hold has already ended, this one keeps its place.
-                Outcome::Reenter => {}
-                Outcome::GaveUp => return Ok(None),
+                FrontOutcome::Reenter => {}
+                FrontOutcome::GaveUp => return Ok(None),
             }
         }
     }
@@ -143,10 +143,10 @@ impl AcquireRequest {
         local: &LocalLock,
         place: &Place<'_>,
         wait: &Wait,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Option<FrontOutcome>, Error> {
         match place.now() {
             Some(Turn::First) => Ok(None),
-            Some(Turn::Held) => Ok(Some(Outcome::Reenter)),
+            Some(Turn::Held) => Ok(Some(FrontOutcome::Reenter)),
             None => Box::pin(self.behind_others(local, place, wait)).await,
         }
     }
@@ -159,7 +159,7 @@ impl AcquireRequest {
         local: &LocalLock,
         place: &Place<'_>,
         wait: &Wait,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Option<FrontOutcome>, Error> {
         // Until then, the call may be polled for an answer instead of at its place.
         place.catch_up(BootInstant::now().plus(self.timeout()));
         if let Some(outcome) = Box::pin(self.join(local)).await? {
@@ -180,13 +180,13 @@ impl AcquireRequest {
         let turn = self.client.in_queue(Some(&self.name), wait, turn).await?;
         Ok(match turn {
             Some(Turn::First) => None,
-            Some(Turn::Held) => Some(Outcome::Reenter),
+            Some(Turn::Held) => Some(FrontOutcome::Reenter),
             // This reader has not asked yet, and may be admitted along with the readers that have the lock.
             None if self.kind.is_shared() => {
                 place.goes_beside();
                 None
             }
-            None => Some(Outcome::GaveUp),
+            None => Some(FrontOutcome::GaveUp),
         })
     }
 
@@ -195,7 +195,7 @@ impl AcquireRequest {
     ///
     /// Only for a call that finds others ahead of it; at the front, a request for the lock joins such a hold too. Uses
     /// a separate attempt that only joins, so that it does not take a free lock ahead of other waiters.
-    async fn join(&self, local: &LocalLock) -> Result<Option<Outcome>, Error> {
+    async fn join(&self, local: &LocalLock) -> Result<Option<FrontOutcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
         }
@@ -203,10 +203,10 @@ impl AcquireRequest {
         let _asking = attempt.turn().await?;
         // Another call of this owner may have acquired the lock while this one waited for its turn.
         if self.own(local).is_some() {
-            return Ok(Some(Outcome::Reenter));
+            return Ok(Some(FrontOutcome::Reenter));
         }
         match Box::pin(attempt.send(AcquireMode::JoinOnly)).await {
-            Ok(Attempted::Granted(guard)) => Ok(Some(Outcome::Granted(guard))),
+            Ok(Attempted::Granted(guard)) => Ok(Some(FrontOutcome::Granted(guard))),
             Err(error) if !error.is_passing() => Err(error),
             // An error that may pass does not end the wait: the call queues like any other.
             Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
@@ -215,20 +215,20 @@ impl AcquireRequest {
 
     /// Attempts to acquire the lock once, without entering any queue: it may overtake the calls that wait here. It asks
     /// behind the releases of this process that are in flight.
-    async fn ask_once(&self, local: &LocalLock) -> Result<Outcome, Error> {
+    async fn ask_once(&self, local: &LocalLock) -> Result<FrontOutcome, Error> {
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
         // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {
-            return Ok(Outcome::Reenter);
+            return Ok(FrontOutcome::Reenter);
         }
         match attempt.send(AcquireMode::Free).await? {
             Attempted::Granted(guard) => {
                 // This hold was not passed on: the count of handoffs in a row begins again.
                 local.turns(|turns| turns.count(false));
-                Ok(Outcome::Granted(guard))
+                Ok(FrontOutcome::Granted(guard))
             }
-            Attempted::Busy(_) | Attempted::Yielded => Ok(Outcome::GaveUp),
+            Attempted::Busy(_) | Attempted::Yielded => Ok(FrontOutcome::GaveUp),
         }
     }
 }

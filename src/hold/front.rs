@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::{Attempt, Attempted};
-use super::place::{InQueue, Outcome};
+use super::place::{FrontOutcome, InQueue};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -27,7 +27,7 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
-use crate::protocol::waiter::{Local, Refusal, UNCONFIRMED_POLL, Waiter};
+use crate::protocol::waiter::{BusyAnswer, Local, UNCONFIRMED_POLL, Waiter};
 use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
@@ -63,7 +63,7 @@ impl AcquireRequest {
         local: &LocalLock,
         wait: &mut Wait,
         place: &InQueue<'_>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<FrontOutcome, Error> {
         let policy = self.kind.policy();
         let came = match self.kind {
             // The server dates a reader by the arrival of its request. A writer behind that reader must not have an
@@ -87,7 +87,7 @@ impl AcquireRequest {
         };
         let mut waiting = Waiting::new(&self.client, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;
-        Ok(outcome.unwrap_or(Outcome::GaveUp))
+        Ok(outcome.unwrap_or(FrontOutcome::GaveUp))
     }
 }
 
@@ -110,21 +110,21 @@ impl Local for First<'_> {
 }
 
 impl Wanted for First<'_> {
-    type Output = Outcome;
+    type Output = FrontOutcome;
 
     /// Another call of this owner may have brought a hold to re-enter.
-    fn without_asking(&mut self) -> Option<Outcome> {
-        self.request.own(self.local).map(|_| Outcome::Reenter)
+    fn without_asking(&mut self) -> Option<FrontOutcome> {
+        self.request.own(self.local).map(|_| FrontOutcome::Reenter)
     }
 
     /// Makes one round. It awaits the turn, the time for which others go first, and the request, and may be dropped at
     /// each of these. A handoff or a reader's record that it takes over in between becomes a guard at once.
-    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
+    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<FrontOutcome>, Error> {
         // Tried first, since joining the readers of this process takes no request.
         let yields_to = self.request.yields_to(true);
         if let Some(joined) = self.request.join_readers(self.local, self.came, yields_to) {
             self.has_asked(None);
-            return Ok(Asked::Ready(Outcome::Granted(joined?)));
+            return Ok(Asked::Ready(FrontOutcome::Granted(joined?)));
         }
         let asked = BootInstant::now();
         // Kept until the answer is there. If the turn did not come in time, the call asks without it.
@@ -146,7 +146,7 @@ impl Wanted for First<'_> {
         Ok(match attempted {
             Ok(Attempted::Granted(guard)) => {
                 self.has_asked(None);
-                Asked::Ready(Outcome::Granted(guard))
+                Asked::Ready(FrontOutcome::Granted(guard))
             }
             Ok(Attempted::Yielded) => Asked::Yielded,
             Ok(Attempted::Busy(ttl)) => {
@@ -256,14 +256,14 @@ impl First<'_> {
     }
 
     /// Returns what the last answer means for the wait: when to ask again, and on which channel this call is told.
-    fn refusal(&self, ttl: Ttl) -> Refusal {
+    fn refusal(&self, ttl: Ttl) -> BusyAnswer {
         let Policy {
             listens,
             takes_turns,
             ..
         } = self.policy;
         let asks_in = || (listens && takes_turns && !self.hears).then(|| self.asks_in());
-        Refusal {
+        BusyAnswer {
             ttl,
             is_told_with_all: self
                 .attempt

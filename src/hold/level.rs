@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A level is counted here before the request for it is sent ([`Claim`]). So a release never takes away a level that
-//!    a request in flight has added.
+//! 1. A level is counted here before the request for it is sent ([`LevelClaim`]). So a release never takes away a level
+//!    that a request in flight has added.
 //! 2. Requests that change the share of a hold that stands, or may cut its lease, are sent one at a time, under the
 //!    turn of its record. The answer is handled before the turn is given up. A task of the client does all of that, so
 //!    that an unpolled call keeps the turn from nobody.
@@ -70,7 +70,7 @@ impl AcquireRequest {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
         }
-        let Some(claim) = Claim::new(self, local, hold) else {
+        let Some(claim) = LevelClaim::new(self, local, hold) else {
             return Ok(None);
         };
         loop {
@@ -160,7 +160,7 @@ impl AcquireRequest {
                 false => self.source(hold).await?,
             };
             let claim = match &source {
-                Some(_) => Claim::new(self, local, hold),
+                Some(_) => LevelClaim::new(self, local, hold),
                 None => None,
             };
             // Without a source, the call only finds out whether the server has this share, and sets the lease.
@@ -343,7 +343,7 @@ enum AdoptedHere {
 /// It is made before the request is sent, and ends in one of three ways: by [`keep`](Self::keep), if the level was
 /// granted; by [`withdraw`](Self::withdraw), if the request was never sent; and by its drop in any other case,
 /// including a dropped future. The server may then have counted the level, so a release sets the share to what is left.
-struct Claim<'a> {
+struct LevelClaim<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     hold: &'a Arc<Hold>,
@@ -351,7 +351,7 @@ struct Claim<'a> {
     kept: bool,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> LevelClaim<'a> {
     /// Counts a level more, before the request for it is sent. Returns `None` if the hold has ended.
     fn new(request: &'a AcquireRequest, local: &'a LocalLock, hold: &'a Arc<Hold>) -> Option<Self> {
         if !hold.claim_level() {
@@ -388,7 +388,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for LevelClaim<'_> {
     fn drop(&mut self) {
         if !self.kept {
             drop(

@@ -12,7 +12,7 @@ use crate::session::LocalLock;
 use crate::session::share::Place;
 
 /// How standing in the local queue, or asking, ended.
-pub(super) enum Outcome {
+pub(super) enum FrontOutcome {
     Granted(LockGuard),
     /// Another call has brought the owner the lock, or this call has to begin again for another reason. The caller
     /// starts over by checking what the owner holds.

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A grant by a member becomes a guard at once. As long as there is no majority, the guards lie in [`Asked`], and
-//!    are dropped with it: with the future, on an error, and with a round that is not won.
+//! 1. A grant by a member becomes a guard at once. As long as there is no majority, the guards lie in [`OpenRequests`],
+//!    and are dropped with it: with the future, on an error, and with a round that is not won.
 //! 2. A request without an answer when the round is decided is either dropped, and so undone, or goes on in a task and
 //!    joins the hold that was won. It never joins a hold that was lost or given back.
 //! 3. No server counts twice: two members on one server are refused once both have said which server it is.
@@ -154,7 +154,7 @@ impl QuorumAcquire {
                 }
             }
         });
-        let mut asked = Asked::new(&self.requests[0].client, self.requests.len(), asks);
+        let mut asked = OpenRequests::new(&self.requests[0].client, self.requests.len(), asks);
         let quorum_state = asked.decide(vote).await;
         // Without a majority, `asked` is dropped: guards release what was granted, and requests without an answer are
         // undone.
@@ -186,7 +186,7 @@ impl QuorumAcquire {
 
     /// Returns what to wait for after a round that others have won. Outstanding answers do not count: if they could
     /// change the outcome, the round would not be decided.
-    fn outvoted(&self, asked: &Asked<Result<Polling, Error>>) -> Outvoted {
+    fn outvoted(&self, asked: &OpenRequests<Result<Polling, Error>>) -> Outvoted {
         let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
             match answer {
@@ -287,7 +287,7 @@ impl QuorumAcquire {
 
     /// Returns what kept a majority from voting, or an error that decides the call, however many servers answer. A
     /// shortage may pass, so the call goes on while there is time.
-    fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Shortage, Error> {
+    fn too_few(&self, asked: &OpenRequests<Result<Polling, Error>>) -> Result<Shortage, Error> {
         let (mut yes, mut no) = (0, 0);
         let mut abstaining: Vec<Abstention> = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
@@ -407,7 +407,7 @@ type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
 /// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release it. Dropping
 /// this drops the unanswered requests.
-pub(crate) struct Asked<T> {
+pub(crate) struct OpenRequests<T> {
     /// The number of servers of which a majority is needed. Those that are not asked count as a no.
     servers: usize,
     /// One for each request, `None` until it is answered.
@@ -415,7 +415,7 @@ pub(crate) struct Asked<T> {
     awaited: Awaited<T>,
 }
 
-impl<T: Send + 'static> Asked<T> {
+impl<T: Send + 'static> OpenRequests<T> {
     /// Takes at most `servers` requests, since a member that is not held is not asked. [`decide`](Self::decide) sends
     /// them by polling.
     pub(crate) fn new<F>(

@@ -38,7 +38,7 @@ pub(crate) struct LateJoin(Weak<Shared>);
 struct Shared {
     /// The number of members, held or not. A majority is counted of these.
     servers: usize,
-    state: Mutex<State>,
+    state: Mutex<QuorumHoldState>,
     /// Signals that a member has joined, which may change the time of the loss.
     joined: Notify,
     /// The local lock in whose queue the waiters of this process stand.
@@ -46,15 +46,15 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct QuorumHoldState {
     /// One entry for each member, `None` if it is not held. Empty once the hold was given back.
     guards: Vec<Option<LockGuard>>,
-    phase: Phase,
+    phase: QuorumPhase,
 }
 
 /// The phases follow each other in this order, and some may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum QuorumPhase {
     /// The round adds its grants one by one.
     Open,
     /// The round is over: a member may join, but only while there is a majority.
@@ -69,9 +69,9 @@ impl QuorumHold {
         let guards = (0..servers).map(|_| None).collect();
         Self(Arc::new(Shared {
             servers,
-            state: Mutex::new(State {
+            state: Mutex::new(QuorumHoldState {
                 guards,
-                phase: Phase::Open,
+                phase: QuorumPhase::Open,
             }),
             joined: Notify::new(),
             local,
@@ -86,7 +86,7 @@ impl QuorumHold {
     /// Ends the round, and returns the way in for its late answers.
     pub(crate) fn late_join(&self) -> LateJoin {
         // The round's grants are all in. From here on, a majority is required.
-        self.0.lock().phase = Phase::Held;
+        self.0.lock().phase = QuorumPhase::Held;
         LateJoin(Arc::downgrade(&self.0))
     }
 
@@ -142,7 +142,7 @@ impl QuorumHold {
     /// as well.
     pub(crate) fn leave(&self) -> Vec<LockGuard> {
         let mut state = self.0.lock();
-        state.phase = Phase::GivenBack;
+        state.phase = QuorumPhase::GivenBack;
         state.guards.drain(..).flatten().collect()
     }
 }
@@ -169,9 +169,9 @@ impl Shared {
     fn join(&self, at: usize, guard: LockGuard) {
         let mut state = self.lock();
         let counts = match state.phase {
-            Phase::Open => true,
-            Phase::Held => !state.remaining().is_zero(),
-            Phase::Lost(_) | Phase::GivenBack => false,
+            QuorumPhase::Open => true,
+            QuorumPhase::Held => !state.remaining().is_zero(),
+            QuorumPhase::Lost(_) | QuorumPhase::GivenBack => false,
         };
         let refused = match state.guards.get_mut(at) {
             Some(seat) if counts => seat.replace(guard),
@@ -183,12 +183,12 @@ impl Shared {
         self.joined.notify_waiters();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QuorumHoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QuorumHoldState {
     /// Returns how long a majority can be trusted, and notes the loss if that is zero.
     fn remaining(&mut self) -> Duration {
         let now = BootInstant::now();
@@ -199,15 +199,15 @@ impl State {
             .filter(|guard| !guard.is_lost())
             .map(|guard| guard.trusted_until());
         let left = match self.phase {
-            Phase::Open | Phase::Held => trusted_until(promises, self.guards.len()),
-            Phase::Lost(_) | Phase::GivenBack => None,
+            QuorumPhase::Open | QuorumPhase::Held => trusted_until(promises, self.guards.len()),
+            QuorumPhase::Lost(_) | QuorumPhase::GivenBack => None,
         };
         let left = left.map_or(Duration::ZERO, |until| now.until(until));
         // Noted as soon as it is seen. A member joins only after this check, so it cannot bring the majority back.
-        if left.is_zero() && self.phase == Phase::Held {
+        if left.is_zero() && self.phase == QuorumPhase::Held {
             let members = self.guards.iter().flatten();
             let losses = members.filter_map(|guard| guard.hold.loss());
-            self.phase = Phase::Lost(LossReason::of_majority(losses));
+            self.phase = QuorumPhase::Lost(LossReason::of_majority(losses));
         }
         left
     }
@@ -215,8 +215,8 @@ impl State {
     fn loss(&mut self) -> Option<LossReason> {
         let is_lost = self.remaining().is_zero();
         is_lost.then_some(match self.phase {
-            Phase::Lost(reason) => reason,
-            Phase::Open | Phase::Held | Phase::GivenBack => LossReason::Unlocked,
+            QuorumPhase::Lost(reason) => reason,
+            QuorumPhase::Open | QuorumPhase::Held | QuorumPhase::GivenBack => LossReason::Unlocked,
         })
     }
 }

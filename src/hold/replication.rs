@@ -18,9 +18,9 @@ use crate::protocol::script::Call;
 use crate::session::backend::{Acknowledged, Look};
 
 /// Asks whether a hold stands.
-struct Standing(HoldKey);
+struct HoldCheck(HoldKey);
 
-impl Look for Standing {
+impl Look for HoldCheck {
     fn call(&self) -> Call<'_> {
         self.0.kind.shape().check(iter::once(&self.0))
     }
@@ -40,7 +40,7 @@ impl LockGuard {
 
     async fn await_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
         let client = self.request.client.clone();
-        let hold = Arc::new(Standing(self.hold.key().clone()));
+        let hold = Arc::new(HoldCheck(self.hold.key().clone()));
         let acknowledged = client.unless_closed(client.backend.acknowledged(hold));
         let error = match acknowledged.await? {
             Ok(Acknowledged::Enough) => {

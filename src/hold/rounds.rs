@@ -69,7 +69,7 @@ struct Rounds<'a> {
 }
 
 /// How standing in the local queue, or asking, went on.
-enum Outcome<'a> {
+enum RoundsOutcome<'a> {
     Won(QuorumHold),
     /// The call has come to the front: it asks, and keeps the place meanwhile.
     Front(Place<'a>),
@@ -109,19 +109,19 @@ impl QuorumAcquire {
                 true => local.stand(Role::Beside, None, &first.client.releaser.runtime),
                 false => match self.stand_in_queue(&local, &wait).await? {
                     None => return Ok(None),
-                    Some(Outcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
-                    Some(Outcome::Front(place)) => place,
-                    Some(Outcome::Again) => continue,
+                    Some(RoundsOutcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
+                    Some(RoundsOutcome::Front(place)) => place,
+                    Some(RoundsOutcome::Again) => continue,
                 },
             };
             let waiting = Waiting::new(&first.client, &first.name, &mut wait, MAJORITY);
             match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
-                Some(Outcome::Won(quorum_hold)) => {
+                Some(RoundsOutcome::Won(quorum_hold)) => {
                     debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(quorum_hold));
                 }
-                Some(Outcome::Front(_) | Outcome::Again) => {}
+                Some(RoundsOutcome::Front(_) | RoundsOutcome::Again) => {}
             }
         }
     }
@@ -131,14 +131,14 @@ impl QuorumAcquire {
         &self,
         local: &'a LocalLock,
         wait: &Wait,
-    ) -> Result<Option<Outcome<'a>>, Error> {
+    ) -> Result<Option<RoundsOutcome<'a>>, Error> {
         if wait.in_queue(BootInstant::now(), None) == Step::GiveUp {
             return Ok(None);
         }
         let runtime = &self.requests[0].client.releaser.runtime;
         let place = local.stand(Role::InQueue, None, runtime);
         if place.now().is_some() {
-            return Ok(Some(Outcome::Front(place)));
+            return Ok(Some(RoundsOutcome::Front(place)));
         }
         let first = &self.requests[0];
         place.catch_up(BootInstant::now().plus(first.timeout()));
@@ -148,7 +148,7 @@ impl QuorumAcquire {
             && first.kind.is_reentrant()
             && let Round::Won(quorum_hold) = self.round(local, AcquireMode::JoinOnly).await?
         {
-            return Ok(Some(Outcome::Won(quorum_hold)));
+            return Ok(Some(RoundsOutcome::Won(quorum_hold)));
         }
         let turn = {
             let turn = pin!(async {
@@ -160,8 +160,8 @@ impl QuorumAcquire {
             first.client.in_queue(None, wait, turn).await?
         };
         Ok(turn.map(|is_front| match is_front {
-            true => Outcome::Front(place),
-            false => Outcome::Again,
+            true => RoundsOutcome::Front(place),
+            false => RoundsOutcome::Again,
         }))
     }
 
@@ -177,16 +177,16 @@ impl QuorumAcquire {
 impl Local for Rounds<'_> {}
 
 impl<'a> Wanted for Rounds<'a> {
-    type Output = Outcome<'a>;
+    type Output = RoundsOutcome<'a>;
 
-    fn without_asking(&mut self) -> Option<Outcome<'a>> {
+    fn without_asking(&mut self) -> Option<RoundsOutcome<'a>> {
         // The call asked without a place because its owner had the lock. Without the lock, it has to queue.
         let belongs_in_queue = self.is_out_of_queue && !self.quorum_acquire.is_held();
-        belongs_in_queue.then_some(Outcome::Again)
+        belongs_in_queue.then_some(RoundsOutcome::Again)
     }
 
     /// Makes one round. An outvoted call then waits by messages or by pauses, whichever can be relied on.
-    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome<'a>>, Error> {
+    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<RoundsOutcome<'a>>, Error> {
         // What was told before the round is answered by it; what comes from now on makes another round worthwhile.
         for subscription in self.subscriptions.iter_mut().flatten() {
             subscription.catch_up();
@@ -197,7 +197,7 @@ impl<'a> Wanted for Rounds<'a> {
             .round(self.local, AcquireMode::Vote)
             .await?
         {
-            Round::Won(quorum_hold) => Ok(Asked::Ready(Outcome::Won(quorum_hold))),
+            Round::Won(quorum_hold) => Ok(Asked::Ready(RoundsOutcome::Won(quorum_hold))),
             Round::Outvoted(outvoted) => {
                 let wake_source = self.wake_source(&outvoted, waiting.wait());
                 waiting.wait().listen_for(wake_source);
@@ -211,7 +211,7 @@ impl<'a> Wanted for Rounds<'a> {
 
     /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a call that
     /// wins its first round does not.
-    async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
+    async fn happens(&mut self) -> Result<Option<RoundsOutcome<'a>>, Error> {
         let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
             return pending().await;
         };
@@ -252,7 +252,7 @@ impl<'a> Rounds<'a> {
         &mut self,
         shortage: Shortage,
         wait: &mut Wait,
-    ) -> Result<Asked<Outcome<'a>>, Error> {
+    ) -> Result<Asked<RoundsOutcome<'a>>, Error> {
         let Shortage { error, grace } = shortage;
         let now = BootInstant::now();
         let step = match grace {

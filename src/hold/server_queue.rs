@@ -17,7 +17,7 @@ use std::pin::pin;
 use tokio::time::sleep;
 
 use super::attempt::{Attempt, Attempted};
-use super::place::Outcome;
+use super::place::FrontOutcome;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -34,20 +34,20 @@ impl AcquireRequest {
     /// of this process, then waits to be told. That way, it learns of a grant whoever released the lock, except for
     /// Redisson's clients, whose messages are received here.
     ///
-    /// On [`Outcome::Reenter`] the caller begins again: another call has brought the owner the lock, or the hold of
-    /// this one was given up, which takes a fresh acquisition id.
+    /// On [`FrontOutcome::Reenter`] the caller begins again: another call has brought the owner the lock, or the hold
+    /// of this one was given up, which takes a fresh acquisition id.
     pub(super) async fn in_server_queue(
         &self,
         local: &LocalLock,
         wait: &mut Wait,
         priority: i32,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<FrontOutcome, Error> {
         // The calls of one owner share one place; the others learn its outcome.
         let Some(asking) = Box::pin(self.asking(local, wait)).await? else {
-            return Ok(Outcome::GaveUp);
+            return Ok(FrontOutcome::GaveUp);
         };
         if local.live(&self.owner).is_some() {
-            return Ok(Outcome::Reenter);
+            return Ok(FrontOutcome::Reenter);
         }
         let mut attempt = Attempt::new(self, local);
         // Registered before the first request, since any release after that may grant the hold.
@@ -57,17 +57,17 @@ impl AcquireRequest {
         loop {
             // Begins again with a fresh acquisition id: this hold is being released.
             if attempt.is_given_up() {
-                return Ok(Outcome::Reenter);
+                return Ok(FrontOutcome::Reenter);
             }
             if let Some(foreign) = &mut foreign {
                 foreign.catch_up();
             }
             attempt.is_alive();
             match Box::pin(attempt.send(AcquireMode::Stand { priority })).await {
-                Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                Ok(Attempted::Granted(guard)) => return Ok(FrontOutcome::Granted(guard)),
                 // The call has its place, and is told when to ask again. The TTL does not matter.
                 Ok(Attempted::Busy(_)) => {}
-                Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
+                Ok(Attempted::Yielded) => return Ok(FrontOutcome::Reenter),
                 Err(error) => {
                     attempt.is_alive();
                     Box::pin(self.client.pause(self.name.key(), wait, error)).await?;
@@ -75,7 +75,7 @@ impl AcquireRequest {
                 }
             }
             if wait.busy(BootInstant::now(), Ttl::Never, 0.0) == Step::GiveUp {
-                return Ok(Outcome::GaveUp);
+                return Ok(FrontOutcome::GaveUp);
             }
             if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {
                 let subscription = foreign.insert(Box::new(self.client.hub.subscribe(&channel)));
@@ -86,12 +86,12 @@ impl AcquireRequest {
             }
             let told = self.told(local, wait, &mut attempt, &mut foreign);
             match Box::pin(told).await? {
-                None => return Ok(Outcome::GaveUp),
+                None => return Ok(FrontOutcome::GaveUp),
                 Some(told) => match told? {
-                    Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                    Some(Attempted::Granted(guard)) => return Ok(FrontOutcome::Granted(guard)),
                     // The hold was given up before this call could go on with the grant: begin again.
-                    Some(_) => return Ok(Outcome::Reenter),
-                    None if local.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
+                    Some(_) => return Ok(FrontOutcome::Reenter),
+                    None if local.live(&self.owner).is_some() => return Ok(FrontOutcome::Reenter),
                     None => {}
                 },
             }

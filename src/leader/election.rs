@@ -13,7 +13,7 @@ use super::watch::LeaderWatch;
 use crate::error::Error;
 use crate::lock::fenced::FencedGuard;
 use crate::lock::handle::Handle;
-use crate::outage::Outage;
+use crate::outage::FailureStreak;
 use crate::protocol::leader::LeaderNews;
 
 /// After what time a candidate that does not lead looks who does.
@@ -174,7 +174,7 @@ impl Election {
             let candidate = Leader::candidate(identity)?;
             let name = self.handle.name()?;
             let handle = self.handle.clone().owned_by(&candidate);
-            let mut outage = Outage::default();
+            let mut outage = FailureStreak::default();
             loop {
                 let granted = tokio::select! {
                     biased;

@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::lock::handle::Handle;
 use crate::options::Deadline;
-use crate::outage::Outage;
+use crate::outage::FailureStreak;
 use crate::protocol::answer::Ttl;
 use crate::protocol::leader::channel;
 use crate::protocol::policy::COUNTER;
@@ -112,11 +112,11 @@ impl LeaderWatch {
     async fn other_leader(&self) -> Result<Option<Leader>, Error> {
         let (client, name) = (&self.handle.client, self.handle.name()?);
         client.ensure_open()?;
-        let mut look = Look {
+        let mut look = LeaderCheck {
             watch: self,
             channel: channel(name),
         };
-        let mut outage = Outage::default();
+        let mut outage = FailureStreak::default();
         loop {
             let poll_cap = client.settings.poll_cap;
             let wake_source = WakeSource::Messages { poll_cap };
@@ -138,14 +138,14 @@ impl LeaderWatch {
 }
 
 /// The question of a waiting call: whether there is another leader.
-struct Look<'a> {
+struct LeaderCheck<'a> {
     watch: &'a LeaderWatch,
     channel: Arc<str>,
 }
 
-impl Local for Look<'_> {}
+impl Local for LeaderCheck<'_> {}
 
-impl Wanted for Look<'_> {
+impl Wanted for LeaderCheck<'_> {
     type Output = Option<Leader>;
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Option<Leader>>, Error> {

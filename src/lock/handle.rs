@@ -240,11 +240,11 @@ impl Handle {
 
     /// Returns the server's record of the lock, with the levels under this field of a read-write lock, or `None` if it
     /// is free.
-    async fn inspect(&self, field: &str) -> Result<Option<Record>, Error> {
+    async fn inspect(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
         self.client.within(Box::pin(self.ask(field))).await
     }
 
-    async fn ask(&self, field: &str) -> Result<Option<Record>, Error> {
+    async fn ask(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
         self.client.ensure_open()?;
         let name = self.name()?;
         let answer = self
@@ -269,7 +269,7 @@ impl Handle {
                     .collect();
                 // It may be that only the other side of the read-write lock is held.
                 let held = kind.sides().is_none() || !holders.is_empty();
-                Ok(held.then(|| Record {
+                Ok(held.then(|| ServerRecord {
                     left: ttl.left(),
                     holders,
                     fields,
@@ -419,7 +419,7 @@ impl Handle {
 }
 
 /// The server's record of a lock.
-struct Record {
+struct ServerRecord {
     left: Option<Duration>,
     /// The owners, each with the number of levels that it holds.
     holders: Vec<(String, String)>,

@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost, shown_remaining};
-use crate::hold::quorum_acquire::Asked;
+use crate::hold::quorum_acquire::OpenRequests;
 use crate::hold::quorum_hold::QuorumHold;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
@@ -406,12 +406,12 @@ impl RedGuard {
         &self,
         asks: impl Iterator<Item = F>,
         done: &str,
-    ) -> Result<Asked<Result<BootInstant, Error>>, Error>
+    ) -> Result<OpenRequests<Result<BootInstant, Error>>, Error>
     where
         F: Future<Output = Result<BootInstant, Error>> + Send + 'static,
     {
         let servers = self.quorum_hold.servers();
-        let mut asked = Asked::new(&self.client, servers, asks);
+        let mut asked = OpenRequests::new(&self.client, servers, asks);
         let vote = |answer: &Result<BootInstant, Error>| match answer {
             Ok(until) => Response::Yes(*until),
             Err(error) if error.kind() == ErrorKind::LeaseLost => Response::No,

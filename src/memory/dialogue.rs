@@ -7,7 +7,7 @@ use super::channels;
 use super::connection::{Connection, Queued};
 use super::data::Data;
 use super::reply::{Answer, Refusal, Reply};
-use super::scripts::{Call, Scripts};
+use super::scripts::{ScriptCall, Scripts};
 use super::table::{self, miscounted};
 use crate::clock::unix_time;
 
@@ -226,7 +226,7 @@ impl Dialogue<'_> {
             return Err(Refusal::new(text));
         }
         let (keys, args) = rest.split_at(count);
-        let call = Call {
+        let call = ScriptCall {
             sha: match name {
                 "EVAL" => self.scripts.load(script)?,
                 _ => String::from_utf8_lossy(script).to_lowercase(),

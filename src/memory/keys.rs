@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reply::Refusal;
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 
 /// The keys of one database, in order.
 pub(super) type Database = BTreeMap<Vec<u8>, Entry>;
@@ -45,7 +45,7 @@ impl Keys<'_> {
     }
 
     /// Returns the value of a key, or `None` if there is no such key.
-    pub(super) fn read<T: Kind>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
+    pub(super) fn read<T: ValueKind>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.entry(key) {
             Some(entry) => T::of(&entry.value)
                 .map(Some)
@@ -55,7 +55,7 @@ impl Keys<'_> {
     }
 
     /// Changes the value of a key, which begins empty, and removes the key if its value is empty then.
-    pub(super) fn edit<T: Kind, R>(
+    pub(super) fn edit<T: ValueKind, R>(
         &mut self,
         key: &[u8],
         change: impl FnOnce(&mut T) -> R,

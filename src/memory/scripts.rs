@@ -57,7 +57,7 @@ struct Engine {
 }
 
 /// A script with its keys and arguments.
-pub(super) struct Call<'a> {
+pub(super) struct ScriptCall<'a> {
     pub(super) sha: String,
     pub(super) database: u32,
     pub(super) keys: Args<'a>,
@@ -85,7 +85,7 @@ impl Scripts {
     }
 
     /// Runs a script that is known.
-    pub(super) fn run(&mut self, data: &mut Data, call: &Call<'_>) -> Answer {
+    pub(super) fn run(&mut self, data: &mut Data, call: &ScriptCall<'_>) -> Answer {
         let script = self.known.get(&call.sha).cloned();
         let script =
             script.ok_or_else(|| Refusal::new("NOSCRIPT No matching script. Please use EVAL."))?;

@@ -82,7 +82,7 @@ const COMMANDS: &[(&str, i32, Action)] = &[
 ];
 
 /// Why there is nothing to be carried out.
-enum Fault {
+enum CommandFault {
     /// The server does not know the command.
     Unknown,
     /// The command has too few words, or too many.
@@ -99,8 +99,10 @@ pub(super) fn run(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
 pub(super) fn run_for_script(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
     let action = find(words).map_err(|fault| {
         Refusal::new(match fault {
-            Fault::Unknown => "ERR Unknown Redis command called from script",
-            Fault::Miscounted => "ERR Wrong number of args calling Redis command from script",
+            CommandFault::Unknown => "ERR Unknown Redis command called from script",
+            CommandFault::Miscounted => {
+                "ERR Wrong number of args calling Redis command from script"
+            }
         })
     })?;
     action.carry_out(data, database, words)
@@ -111,14 +113,14 @@ pub(super) fn check(words: Args<'_>) -> Result<(), Refusal> {
     find(words).map(drop).map_err(|fault| fault.told(words))
 }
 
-fn find(words: Args<'_>) -> Result<Action, Fault> {
+fn find(words: Args<'_>) -> Result<Action, CommandFault> {
     let name = upper(words.first().map_or(&[][..], Vec::as_slice));
     let found = COMMANDS.binary_search_by_key(&&*name, |(name, ..)| name);
-    let (_, arity, action) = COMMANDS[found.map_err(|_| Fault::Unknown)?];
+    let (_, arity, action) = COMMANDS[found.map_err(|_| CommandFault::Unknown)?];
     let (count, least) = (words.len(), arity.unsigned_abs() as usize);
     match count == least || arity < 0 && count > least {
         true => Ok(action),
-        false => Err(Fault::Miscounted),
+        false => Err(CommandFault::Miscounted),
     }
 }
 
@@ -131,7 +133,7 @@ impl Action {
     }
 }
 
-impl Fault {
+impl CommandFault {
     /// Returns the words in which a client is told.
     fn told(&self, words: Args<'_>) -> Refusal {
         let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();

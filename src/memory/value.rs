@@ -23,7 +23,7 @@ pub(super) type List = VecDeque<Vec<u8>>;
 pub(super) struct Sorted(pub(super) Vec<(Vec<u8>, f64)>);
 
 /// A type of value. An empty value is none: its key goes.
-pub(super) trait Kind: Default + 'static {
+pub(super) trait ValueKind: Default + 'static {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
     fn into_value(self) -> Value;
@@ -32,7 +32,7 @@ pub(super) trait Kind: Default + 'static {
 
 macro_rules! kind {
     ($kind:ty, $variant:ident, $is_empty:expr) => {
-        impl Kind for $kind {
+        impl ValueKind for $kind {
             fn of(value: &Value) -> Option<&Self> {
                 match value {
                     Value::$variant(kind) => Some(kind),

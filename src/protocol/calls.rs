@@ -7,7 +7,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, AcquireMode, SILENT, Target, TransferSource};
+use crate::protocol::lock::{self, AcquireMode, SILENT, ShareTarget, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -41,7 +41,7 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    pub(crate) fn reenter(&self, to: Target, lease: LeaseTime) -> Call<'_> {
+    pub(crate) fn reenter(&self, to: ShareTarget, lease: LeaseTime) -> Call<'_> {
         let call = match self.kind.sides() {
             Some(sides) => read_write::reenter(self, sides, to, lease),
             None => lock::reenter(self, to, lease),
@@ -49,7 +49,7 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    pub(crate) fn release(&self, to: Target) -> Call<'_> {
+    pub(crate) fn release(&self, to: ShareTarget) -> Call<'_> {
         let call = match &self.kind {
             Kind::Fair(queue) => fair::release(self, queue, to),
             Kind::Plain(by) => plain::release(self, *by),
@@ -73,7 +73,7 @@ impl HoldKey {
     /// the call only finds out whether the share is reached already.
     pub(crate) fn adopt<'a>(
         &'a self,
-        to: Target,
+        to: ShareTarget,
         lease: Option<LeaseTime>,
         source: Option<&'a TransferSource>,
     ) -> Call<'a> {
@@ -233,7 +233,7 @@ mod tests {
         for kind in kinds {
             drop(kind.force_release(&name, &[]));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
-            let left = Target {
+            let left = ShareTarget {
                 share: 1,
                 known: Some(Known::default()),
             };

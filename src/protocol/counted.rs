@@ -6,7 +6,7 @@ use crate::protocol::reply::Reply;
 
 /// A count: as it was read, or as it is after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count(pub(crate) i64);
+pub(crate) struct CounterValue(pub(crate) i64);
 
 /// The answer to a request that sets a count unless there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) enum Returned {
     Absent,
 }
 
-impl Count {
+impl CounterValue {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["count", "wrong_kind"];
     #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
             list(vec![text("wrong_kind"), Reply::Nil]),
         ] {
             let kinds = [
-                Count::decode(&reply, "k").unwrap_err().kind(),
+                CounterValue::decode(&reply, "k").unwrap_err().kind(),
                 Set::decode(&reply, "k").unwrap_err().kind(),
                 Deleted::decode(&reply, "k").unwrap_err().kind(),
                 Taken::decode(&reply, "k").unwrap_err().kind(),
@@ -172,8 +172,11 @@ mod tests {
 
     #[test]
     fn counts_beyond_javas_stay_at_its_ends() {
-        assert_eq!((Count(-3).unsigned(), Count(-3).signed()), (0, -3));
-        assert_eq!(Count(i64::MAX).signed(), i32::MAX);
-        assert_eq!(Count(i64::MIN).signed(), i32::MIN);
+        assert_eq!(
+            (CounterValue(-3).unsigned(), CounterValue(-3).signed()),
+            (0, -3)
+        );
+        assert_eq!(CounterValue(i64::MAX).signed(), i32::MAX);
+        assert_eq!(CounterValue(i64::MIN).signed(), i32::MIN);
     }
 }

@@ -15,7 +15,7 @@ use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Ttl;
 use crate::protocol::hold_key::{HoldKey, Kind, ServerQueue};
-use crate::protocol::lock::{self, Target, UNLOCKED};
+use crate::protocol::lock::{self, ShareTarget, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
@@ -58,7 +58,7 @@ pub(crate) fn acquire<'a>(
     call(key, queue, &script::FAIR_ACQUIRE, rest)
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, queue: &'a ServerQueue, to: Target) -> Call<'a> {
+pub(crate) fn release<'a>(key: &'a HoldKey, queue: &'a ServerQueue, to: ShareTarget) -> Call<'a> {
     let rest = [
         to.share.into(),
         Arg::Number(UNLOCKED),

@@ -106,14 +106,14 @@ pub(crate) fn turn_ends(message: &str) -> Option<Duration> {
     Some(Duration::from_millis(millis))
 }
 
-pub(crate) fn reenter(key: &HoldKey, to: Target, lease: LeaseTime) -> Call<'_> {
+pub(crate) fn reenter(key: &HoldKey, to: ShareTarget, lease: LeaseTime) -> Call<'_> {
     let reenter = call(key, &script::LOCK_REENTER, [to.share.into(), lease.into()]);
     compared(reenter, &script::LOCK_REENTER_SPARE, to.known)
 }
 
 /// Makes a call that releases a lock. For kinds whose release Redisson does not announce, only those in the turn order
 /// are told.
-pub(crate) fn release(key: &HoldKey, to: Target) -> Call<'_> {
+pub(crate) fn release(key: &HoldKey, to: ShareTarget) -> Call<'_> {
     let channel = Arg::Text(key.name.channel());
     let message = match key.kind.policy().listens {
         true => Arg::Number(UNLOCKED),
@@ -143,7 +143,7 @@ pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -
 /// call only finds out whether the share is reached already.
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
-    to: Target,
+    to: ShareTarget,
     lease: Option<LeaseTime>,
     source: Option<&'a TransferSource>,
 ) -> Call<'a> {
@@ -237,7 +237,7 @@ pub(crate) fn call<'a, const N: usize>(
 
 /// The share that a client is to have after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ShareTarget {
     pub(crate) share: u32,
     /// Set for a hold that has left levels to a named owner or adopted some, so that other clients may have taken
     /// levels over.
@@ -254,7 +254,7 @@ pub(crate) struct Known {
     pub(crate) recorded: u32,
 }
 
-impl From<u32> for Target {
+impl From<u32> for ShareTarget {
     fn from(share: u32) -> Self {
         Self { share, known: None }
     }

@@ -4,10 +4,10 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::script::{self, Arg, Call, Cut, Script, Step, Steps, Unscripted};
+use crate::protocol::script::{self, Arg, Call, Cut, Script, ScriptStep, Steps, Unscripted};
 
 pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_> {
-    let step = Step::Acquire {
+    let step = ScriptStep::Acquire {
         value: key.value(),
         lease,
         is_unique: !key.is_named(),
@@ -21,20 +21,20 @@ pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
         &key.name,
         by,
         &script::PLAIN_RELEASE,
-        Step::Release { value },
+        ScriptStep::Release { value },
     )
 }
 
 pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {
     let value = key.value();
-    let step = Step::Extend { value, lease, cut };
+    let step = ScriptStep::Extend { value, lease, cut };
     about(&key.name, by, &script::PLAIN_EXTEND, step)
 }
 
 /// Makes a call that takes over a hold. Without a lease the TTL stays as it is.
 pub(crate) fn adopt(key: &HoldKey, by: ReleaseBy, lease: Option<LeaseTime>) -> Call<'_> {
     let value = key.value();
-    let step = Step::Adopt { value, lease };
+    let step = ScriptStep::Adopt { value, lease };
     about(&key.name, by, &script::PLAIN_ADOPT, step)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn renew<'a>(
 ) -> Call<'a> {
     let steps = holds.map(|(hold, lease)| {
         let value = hold.value();
-        (hold, Step::Renew { value, lease })
+        (hold, ScriptStep::Renew { value, lease })
     });
     about_each(steps, by, &script::PLAIN_RENEW)
 }
@@ -54,7 +54,7 @@ pub(crate) fn renew<'a>(
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>, by: ReleaseBy) -> Call<'a> {
     let steps = holds.map(|hold| {
         let value = hold.value();
-        (hold, Step::Check { value })
+        (hold, ScriptStep::Check { value })
     });
     about_each(steps, by, &script::PLAIN_CHECK)
 }
@@ -65,12 +65,14 @@ pub(crate) fn force_release<'a>(
     by: ReleaseBy,
     value: Option<&'a str>,
 ) -> Call<'a> {
-    let step = value.map_or(Step::ForceRelease, |value| Step::Release { value });
+    let step = value.map_or(ScriptStep::ForceRelease, |value| ScriptStep::Release {
+        value,
+    });
     about(name, by, &script::PLAIN_FORCE_RELEASE, step)
 }
 
 pub(crate) fn inspect(name: &LockName, by: ReleaseBy) -> Call<'_> {
-    about(name, by, &script::PLAIN_INSPECT, Step::Inspect)
+    about(name, by, &script::PLAIN_INSPECT, ScriptStep::Inspect)
 }
 
 /// Returns whether a value belongs to this owner, whichever hold wrote it. `field` is the owner's field, as a hash
@@ -97,7 +99,7 @@ fn about<'a>(
     name: &'a LockName,
     by: ReleaseBy,
     script: &'static Script,
-    step: Step<'a>,
+    step: ScriptStep<'a>,
 ) -> Call<'a> {
     let mut args = Vec::new();
     step.describe(&mut args);
@@ -109,7 +111,7 @@ fn about<'a>(
 
 /// Makes a call about many holds at once.
 fn about_each<'a>(
-    about: impl Iterator<Item = (&'a HoldKey, Step<'a>)>,
+    about: impl Iterator<Item = (&'a HoldKey, ScriptStep<'a>)>,
     by: ReleaseBy,
     script: &'static Script,
 ) -> Call<'a> {
@@ -125,7 +127,7 @@ fn about_each<'a>(
     }
 }
 
-impl<'a> Step<'a> {
+impl<'a> ScriptStep<'a> {
     /// Appends the arguments that describe the step to a script.
     fn describe(self, args: &mut Vec<Arg<'a>>) {
         match self {

@@ -17,7 +17,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{AcquireMode, Target, TransferSource, compared};
+use crate::protocol::lock::{AcquireMode, ShareTarget, TransferSource, compared};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a waiter mark lasts, counted from the last request of its waiter.
@@ -86,7 +86,7 @@ fn place<'a>(waits: Option<WaiterMark>) -> [Arg<'a>; 2] {
 pub(crate) fn reenter<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
-    to: Target,
+    to: ShareTarget,
     lease: LeaseTime,
 ) -> Call<'a> {
     let rest = [to.share.into(), lease.into()];
@@ -94,7 +94,7 @@ pub(crate) fn reenter<'a>(
     compared(reenter, &script::RW_REENTER_SPARE, to.known)
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, to: Target) -> Call<'a> {
+pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, to: ShareTarget) -> Call<'a> {
     let mark = match key.kind {
         Kind::Write(_) => &*sides.writer,
         _ => &*sides.reader,
@@ -122,7 +122,7 @@ pub(crate) fn confirm<'a>(key: &'a HoldKey, sides: &'a ReadWrite, lease: LeaseTi
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
-    to: Target,
+    to: ShareTarget,
     lease: Option<LeaseTime>,
     source: Option<&'a TransferSource>,
 ) -> Call<'a> {

@@ -201,14 +201,14 @@ pub(crate) enum Unscripted<'a> {
 /// What a call of the plain lock does about each of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Steps<'a> {
-    One(Step<'a>),
+    One(ScriptStep<'a>),
     /// One for each key, as are the answers.
-    Each(Vec<Step<'a>>),
+    Each(Vec<ScriptStep<'a>>),
 }
 
 /// What to do about one key of the plain lock. Its script gets the same as arguments. `value` identifies the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step<'a> {
+pub(crate) enum ScriptStep<'a> {
     Acquire {
         value: &'a str,
         lease: LeaseTime,
@@ -480,20 +480,20 @@ mod tests {
             (&RW_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&RW_INSPECT, answer::Inspected::TAGS),
             (&KEY_TOUCH, &["written"]),
-            (&COUNTER_READ, counted::Count::TAGS),
+            (&COUNTER_READ, counted::CounterValue::TAGS),
             (&COUNTER_SET, counted::Set::TAGS),
             (&MARK_FORGET, &["forgotten"]),
             (&KEY_KIND, key_kind::KeyKind::TAGS),
-            (&LATCH_COUNT_DOWN, counted::Count::DOWN_TAGS),
+            (&LATCH_COUNT_DOWN, counted::CounterValue::DOWN_TAGS),
             (&LATCH_DELETE, counted::Deleted::TAGS),
             (&SEMAPHORE_ACQUIRE, counted::Taken::TAGS),
             (&SEMAPHORE_RETURN, counted::Returned::TAGS),
-            (&SEMAPHORE_ADD, counted::Count::ADD_TAGS),
-            (&SEMAPHORE_DRAIN, counted::Count::DRAIN_TAGS),
+            (&SEMAPHORE_ADD, counted::CounterValue::ADD_TAGS),
+            (&SEMAPHORE_DRAIN, counted::CounterValue::DRAIN_TAGS),
             (&PERMIT_ACQUIRE, counted::Taken::TAGS),
             (&PERMIT_RETURN, counted::Returned::LEASED_TAGS),
             (&PERMIT_EXTEND, answer::Extended::PERMIT_TAGS),
-            (&PERMIT_COUNT, counted::Count::TAGS),
+            (&PERMIT_COUNT, counted::CounterValue::TAGS),
             (&RED_ACQUIRE, red::Polled::TAGS),
             (&RED_PLAIN_ACQUIRE, red::Polled::PLAIN_TAGS),
         ];

@@ -6,7 +6,7 @@ use std::slice;
 use crate::options::LeaseTime;
 use crate::protocol::compare::{Change, CompareAndChange, Decision, Found, Take};
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Cut, Step, Steps};
+use crate::protocol::script::{Cut, ScriptStep, Steps};
 
 /// Stands in for the end of a lease, since a transaction fails if anything about its key has changed after the look.
 const WATCHED: i64 = 1;
@@ -14,7 +14,7 @@ const WATCHED: i64 = 1;
 impl CompareAndChange for Steps<'_> {
     fn take(&self) -> Option<Take<'_>> {
         match *self {
-            Self::One(Step::Acquire { value, lease, .. }) => Some(Take {
+            Self::One(ScriptStep::Acquire { value, lease, .. }) => Some(Take {
                 value,
                 millis: lease.millis(),
                 answer: granted(),
@@ -24,13 +24,14 @@ impl CompareAndChange for Steps<'_> {
     }
 
     fn only_asks(&self) -> bool {
-        let asks = |step: &Step<'_>| matches!(step, Step::Check { .. } | Step::Inspect);
+        let asks =
+            |step: &ScriptStep<'_>| matches!(step, ScriptStep::Check { .. } | ScriptStep::Inspect);
         self.each().iter().all(asks)
     }
 
     /// The acquisition that a release undoes may still be in flight.
     fn looks_again(&self, answered: &Reply) -> bool {
-        matches!(self, Self::One(Step::Release { .. })) && *answered != released()
+        matches!(self, Self::One(ScriptStep::Release { .. })) && *answered != released()
     }
 
     fn decide(&self, at: usize, found: &Found) -> Decision<'_> {
@@ -47,7 +48,7 @@ impl CompareAndChange for Steps<'_> {
 
 impl<'a> Steps<'a> {
     /// Returns the step for each key.
-    fn each(&self) -> &[Step<'a>] {
+    fn each(&self) -> &[ScriptStep<'a>] {
         match self {
             Self::One(step) => slice::from_ref(step),
             Self::Each(steps) => steps,
@@ -55,7 +56,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-impl<'a> Step<'a> {
+impl<'a> ScriptStep<'a> {
     /// Decides what to do about a key, given what was found there.
     fn decide(self, found: &Found) -> Decision<'a> {
         let (holder, ttl) = match found {

@@ -48,7 +48,7 @@ impl Listening {
 
 /// What a call listens to.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
-pub(crate) struct Channels {
+pub(crate) struct CallChannels {
     /// The channel with messages for this call.
     pub(crate) own: Listening,
     /// The channel with messages for everybody, if it is a different one.
@@ -75,7 +75,7 @@ pub(crate) trait Local {
 
 /// The answer to a call that does not get what it asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct BusyAnswer {
     /// After this time, the call may get it.
     pub(crate) ttl: Ttl,
     /// Whether the call is not told by name.
@@ -84,7 +84,7 @@ pub(crate) struct Refusal {
     pub(crate) remind_in: Option<Duration>,
 }
 
-impl From<Ttl> for Refusal {
+impl From<Ttl> for BusyAnswer {
     fn from(ttl: Ttl) -> Self {
         Self {
             ttl,
@@ -107,7 +107,7 @@ pub(crate) enum Start {
 
 /// What the call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WaiterStep {
     Ask,
     /// Subscribe to the call's channel, and to the common channel if `common`. Then pass what was received to
     /// [`Waiter::listens`], and park for at most `at_most` if it is nothing new.
@@ -134,7 +134,7 @@ pub(crate) struct Waiter {
     /// Whether a park has ended or a message has arrived. Only set for kinds that listen.
     is_woken: bool,
     /// The state of the subscriptions before the last request.
-    before: Channels,
+    before: CallChannels,
     /// Whether the subscription to its own channel was not acknowledged when the call parked.
     was_unconfirmed: bool,
 }
@@ -147,7 +147,7 @@ impl Waiter {
             spared_until: None,
             is_in_succession: false,
             is_woken: false,
-            before: Channels::default(),
+            before: CallChannels::default(),
             was_unconfirmed: false,
         }
     }
@@ -171,7 +171,7 @@ impl Waiter {
     pub(crate) fn start(
         &mut self,
         now: BootInstant,
-        channels: Channels,
+        channels: CallChannels,
         local: &impl Local,
     ) -> Start {
         self.before = channels;
@@ -197,9 +197,9 @@ impl Waiter {
         &mut self,
         wait: &mut Wait,
         now: BootInstant,
-        refusal: Refusal,
+        refusal: BusyAnswer,
         jitter: f64,
-    ) -> Step {
+    ) -> WaiterStep {
         // Without a place in the turn order, this call is not told by name, however often it asks.
         let is_unplaced = self.policy.takes_turns && !self.is_in_turn() && self.is_woken;
         let common = is_unplaced || refusal.is_told_with_all;
@@ -214,7 +214,7 @@ impl Waiter {
         now: BootInstant,
         poll_cap: Duration,
         jitter: f64,
-    ) -> Step {
+    ) -> WaiterStep {
         let step = match self.policy.listens {
             true => wait.busy(now, Ttl::Never, jitter),
             // No attempt was made, so the next pause must not grow.
@@ -227,32 +227,36 @@ impl Waiter {
     }
 
     /// Handles a round in which the lock was left to others.
-    pub(crate) fn yielded(&mut self, wait: &mut Wait, now: BootInstant, jitter: f64) -> Step {
+    pub(crate) fn yielded(&mut self, wait: &mut Wait, now: BootInstant, jitter: f64) -> WaiterStep {
         if self.policy.listens {
-            return Step::Ask;
+            return WaiterStep::Ask;
         }
         // Others ask after pauses too.
         match wait.busy(now, Ttl::Never, jitter) {
-            Time::Park(pause) => Step::Pause(pause),
-            Time::GiveUp => Step::Ask,
+            Time::Park(pause) => WaiterStep::Pause(pause),
+            Time::GiveUp => WaiterStep::Ask,
         }
     }
 
-    fn wait_for(&mut self, step: Time, remind_in: Option<Duration>, common: bool) -> Step {
+    fn wait_for(&mut self, step: Time, remind_in: Option<Duration>, common: bool) -> WaiterStep {
         let Time::Park(at_most) = step else {
-            return Step::GiveUp;
+            return WaiterStep::GiveUp;
         };
         let at_most = remind_in.map_or(at_most, |soon| at_most.min(soon));
         match self.policy.listens {
-            true => Step::Listen { common, at_most },
-            false => Step::Park(at_most),
+            true => WaiterStep::Listen { common, at_most },
+            false => WaiterStep::Park(at_most),
         }
     }
 
     /// Decides how long to park, once the call is subscribed. Returns `None` to ask again at once, because the call was
     /// told something since its last request.
-    pub(crate) fn listens(&mut self, channels: Channels, at_most: Duration) -> Option<Duration> {
-        let Channels { own, common } = self.before;
+    pub(crate) fn listens(
+        &mut self,
+        channels: CallChannels,
+        at_most: Duration,
+    ) -> Option<Duration> {
+        let CallChannels { own, common } = self.before;
         let looks_again = channels.own.is_told_since(own) || channels.common.is_told_since(common);
         if looks_again {
             // An acknowledgement says nothing about the holder; a message does.

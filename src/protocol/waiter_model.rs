@@ -13,7 +13,7 @@ use super::answer::Ttl;
 use super::model::{DONE, broken};
 use super::policy::COUNTER;
 use super::wait::{Wait, WakeSource};
-use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
+use super::waiter::{CallChannels, Listening, Local, Start, UNCONFIRMED_POLL, Waiter, WaiterStep};
 use crate::clock::BootInstant;
 use crate::options::Deadline;
 
@@ -159,7 +159,8 @@ impl Caller {
         let now = BootInstant::from_millis(0);
         let mut wait = Wait::new(now, Deadline::Never, POLL_CAP, wake_source);
         let refusal = Ttl::Never.into();
-        let Step::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0) else {
+        let WaiterStep::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0)
+        else {
             panic!("a call that listens does not");
         };
         if self.link == Link::Off {
@@ -181,9 +182,9 @@ impl Caller {
     }
 }
 
-fn channels(own: Listening) -> Channels {
+fn channels(own: Listening) -> CallChannels {
     let common = Listening::No;
-    Channels { own, common }
+    CallChannels { own, common }
 }
 
 impl Scenario {

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
 use crate::options::{Deadline, LeaseTime};
 use crate::permit_id::PermitId;
-use crate::protocol::counted::{Count, Set, Taken};
+use crate::protocol::counted::{CounterValue, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_acquisition_id;
@@ -67,7 +67,7 @@ impl Pool {
                     self.counter.ask(&semaphore::count(name, &taken)).await?
                 }
             };
-            Ok(Count::decode(&reply, name.key())?.signed())
+            Ok(CounterValue::decode(&reply, name.key())?.signed())
         };
         self.counter.client.within(Box::pin(available)).await
     }
@@ -78,7 +78,7 @@ impl Pool {
             let added = self
                 .counter
                 .change(name, |name, mark| semaphore::add(name, mark, permits));
-            Count::decode(&added.await?, name.key()).map(drop)
+            CounterValue::decode(&added.await?, name.key()).map(drop)
         };
         self.counter.client.within(Box::pin(add)).await
     }
@@ -92,7 +92,7 @@ impl Pool {
                 self.counter.ask(&semaphore::count(name, &taken)).await?;
             }
             let drained = self.counter.change(name, semaphore::drain).await?;
-            Ok(Count::decode(&drained, name.key())?.unsigned())
+            Ok(CounterValue::decode(&drained, name.key())?.unsigned())
         };
         self.counter.client.within(Box::pin(drain)).await
     }
@@ -142,7 +142,7 @@ impl Pool {
     async fn in_order(
         &self,
         name: &LockName,
-        take: &mut Take<'_>,
+        take: &mut PermitCall<'_>,
         deadline: Deadline,
     ) -> Result<Option<Permits>, Error> {
         let client = &self.counter.client;
@@ -171,7 +171,7 @@ impl Pool {
         Ok(taken)
     }
 
-    fn take<'a>(&'a self, name: &LockName, permits: u32) -> Result<Take<'a>, Error> {
+    fn take<'a>(&'a self, name: &LockName, permits: u32) -> Result<PermitCall<'a>, Error> {
         let settings = &self.counter.client.settings;
         let permits = check("the number of permits", permits, 1)?;
         let (key, lease) = match self.leases {
@@ -194,7 +194,7 @@ impl Pool {
             .map(|lease| settings.min_validity(lease))
             .transpose()?;
         let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
-        Ok(Take {
+        Ok(PermitCall {
             counter: &self.counter,
             record: PermitRecord::new(key, timeout, &self.counter.client.permits),
             lease,
@@ -205,7 +205,7 @@ impl Pool {
 }
 
 /// One call that acquires permits, over all its requests.
-struct Take<'a> {
+struct PermitCall<'a> {
     counter: &'a Counter,
     record: Arc<PermitRecord>,
     lease: Option<LeaseTime>,
@@ -220,7 +220,7 @@ struct Take<'a> {
 /// the margin. [`Duration::MAX`] without a lease.
 type Permits = (Undo<Arc<PermitRecord>>, Duration);
 
-impl Take<'_> {
+impl PermitCall<'_> {
     /// Asks the server once.
     async fn run(&mut self) -> Result<Asked<Permits>, Error> {
         let client = &self.counter.client;
@@ -278,9 +278,9 @@ impl Take<'_> {
     }
 }
 
-impl Local for Take<'_> {}
+impl Local for PermitCall<'_> {}
 
-impl Wanted for Take<'_> {
+impl Wanted for PermitCall<'_> {
     type Output = Permits;
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Permits>, Error> {

@@ -6,13 +6,13 @@
 //! process, and wait for a message that its own release causes. So a call claims the turn ([`Asking`]). It gets the
 //! turn once the releases in its way ([`Sending`]) are ahead or answered, as its [`Barrier`] says.
 
-use super::local_lock::{LocalLockRef, State};
+use super::local_lock::{LocalLockRef, LockState};
 use super::local_queue::{LocalQueue, Side};
 use super::outgoing::Barrier;
 use super::owners::Claim;
 use crate::owner::Owner;
 
-impl<D> State<D> {
+impl<D> LockState<D> {
     /// Whether no release is in the way of an acquisition, or a handoff lies here.
     ///
     /// A handoff is taken in memory, so no release matters for it.
@@ -76,7 +76,7 @@ impl<D> LocalLockRef<D> {
         owner: &'a Owner,
         barrier: Barrier,
     ) -> Option<Asking<'a, D>> {
-        let turn = |state: &mut State<D>| {
+        let turn = |state: &mut LockState<D>| {
             if !state.is_clear(self.side, owner, barrier) {
                 return None;
             }
@@ -95,7 +95,7 @@ impl<D> LocalLockRef<D> {
     ///
     /// Does not wait for the releases in flight.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
-        let claim = |state: &mut State<D>| state.owners.of_mut(self.side).claim_turn(owner);
+        let claim = |state: &mut LockState<D>| state.owners.of_mut(self.side).claim_turn(owner);
         let claim = self.until(owner, false, claim).await;
         self.has_turn(owner, claim)
     }

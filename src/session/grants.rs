@@ -20,13 +20,13 @@ use crate::protocol::hold_key::numeral;
 ///
 /// Includes those without a place so far, since a hold is entered before it asks for one.
 #[derive(Debug, Default)]
-pub(crate) struct Grants(Mutex<State>);
+pub(crate) struct Grants(Mutex<PendingGrants>);
 
 /// The state of these holds, under one mutex. Wakers are woken under it.
 #[derive(Debug, Default)]
-struct State {
+struct PendingGrants {
     /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, PendingGrant>,
     /// By lock, the holds that have a place. A keeper, the heartbeat task, runs for each lock in this map.
     ///
     /// An entry without holds remains until its keeper notices and ends.
@@ -35,11 +35,11 @@ struct State {
 
 /// A hold that waits, and what to tell its waiter.
 #[derive(Debug)]
-struct Waiting {
+struct PendingGrant {
     /// For the code that takes the entry out, so that it can release the hold.
     hold: Arc<Hold>,
     /// The news that the waiter has not seen yet.
-    told: Option<Told>,
+    told: Option<GrantNews>,
     /// Wakes the waiter, if it was polled since the last news.
     waker: Option<Waker>,
     /// When the waiter was last polled or, while it waits for the answer to a request, the instant by which that wait
@@ -49,7 +49,7 @@ struct Waiting {
 
 /// News for a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum GrantNews {
     /// The lock was moved to its hold by a request sent at this instant.
     ///
     /// The deadline of the hold counts from then.
@@ -64,7 +64,7 @@ impl Grants {
     /// Called before the hold asks for a place: any later release may bring its grant.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
         let number = hold.key().numeral();
-        let waiting = Waiting {
+        let waiting = PendingGrant {
             hold: hold.clone(),
             told: None,
             waker: None,
@@ -134,7 +134,7 @@ impl Grants {
     /// was told the same already.
     ///
     /// The id comes from a script's answer, so its hold may be gone.
-    pub(crate) fn tell(&self, number: &str, told: Told) -> bool {
+    pub(crate) fn tell(&self, number: &str, told: GrantNews) -> bool {
         let mut state = self.lock();
         let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
         waiting.is_some_and(|waiting| waiting.tell(told))
@@ -145,10 +145,10 @@ impl Grants {
     /// For when the server cannot say which of them are concerned.
     pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
-        let State { waiting, placed } = &mut *state;
+        let PendingGrants { waiting, placed } = &mut *state;
         for number in placed.get(lock).into_iter().flatten() {
             if let Some(waiting) = waiting.get_mut(number) {
-                waiting.tell(Told::Ask);
+                waiting.tell(GrantNews::Ask);
             }
         }
     }
@@ -200,10 +200,10 @@ impl Grants {
     }
 
     /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.
-    fn take(&self, number: u64, may: impl FnOnce(&Waiting) -> bool) -> Option<Arc<Hold>> {
+    fn take(&self, number: u64, may: impl FnOnce(&PendingGrant) -> bool) -> Option<Arc<Hold>> {
         let mut state = self.lock();
         state.waiting.get(&number).filter(|waiting| may(waiting))?;
-        let Waiting { hold, waker, .. } = state.waiting.remove(&number)?;
+        let PendingGrant { hold, waker, .. } = state.waiting.remove(&number)?;
         if let Some(placed) = state.placed.get_mut(&hold.key().local_key()) {
             placed.remove(&number);
         }
@@ -217,10 +217,10 @@ impl Grants {
 
     /// Returns the news of a waiter, and clears it. A waiter that was given up gets `Ask`, and learns by asking that it
     /// has to begin again.
-    fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<Told> {
+    fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<GrantNews> {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&number) else {
-            return Poll::Ready(Told::Ask);
+            return Poll::Ready(GrantNews::Ask);
         };
         waiting.alive = BootInstant::now();
         if let Some(told) = waiting.told.take() {
@@ -233,19 +233,19 @@ impl Grants {
         Poll::Pending
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PendingGrants> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl PendingGrant {
     /// Records news for the waiter. Returns `false` if it is not news.
-    fn tell(&mut self, told: Told) -> bool {
+    fn tell(&mut self, told: GrantNews) -> bool {
         let is_news = match self.told {
             // A grant replaces `Ask`, and nothing replaces a grant, since its waiter need not ask.
             None => true,
-            Some(Told::Ask) => told != Told::Ask,
-            Some(Told::Granted(_)) => false,
+            Some(GrantNews::Ask) => told != GrantNews::Ask,
+            Some(GrantNews::Granted(_)) => false,
         };
         if is_news {
             self.told = Some(told);
@@ -272,7 +272,7 @@ impl Expected {
     /// Waits for news. A grant is returned once.
     ///
     /// Cancel safe: news that was not returned goes to the next call.
-    pub(crate) async fn told(&self) -> Told {
+    pub(crate) async fn told(&self) -> GrantNews {
         poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
 

@@ -23,7 +23,7 @@ use tracing::Span;
 use tracing::field::debug;
 
 use super::hold_state::Phase;
-pub(crate) use super::hold_state::{Release, State};
+pub(crate) use super::hold_state::{HoldState, LastRelease};
 use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
@@ -34,7 +34,7 @@ use crate::owner::Owner;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::fair::PLACE_KEPT;
 use crate::protocol::hold_key::{HoldKey, Kind};
-use crate::protocol::lock::Target;
+use crate::protocol::lock::ShareTarget;
 use crate::protocol::renewal::Schedule;
 
 /// One hold, shared by its guards, the watchdog and the reaper.
@@ -67,7 +67,7 @@ pub(crate) struct Hold {
     ///
     /// Notified after `state` is set to ended.
     pub(super) ended: Notify,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<HoldState>,
 }
 
 /// Returns 64 unpredictable bits: a keyed hash of a counter and of the clock. The counter makes two ids of this process
@@ -83,7 +83,7 @@ pub(crate) fn fresh_acquisition_id() -> u64 {
 
 /// What is left of a record after one of its holds has given a level back. Decides who owes what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Remainder {
     /// Levels of this hold: the server is to record fewer levels, and keeps the lock.
     Levels,
     /// Other holds: nothing is owed. The last of them releases the record.
@@ -101,7 +101,7 @@ impl Hold {
         lease: LeaseTime,
         timeout: Duration,
     ) -> Arc<Self> {
-        let state = State::new(Schedule::new(BootInstant::now(), lease, None));
+        let state = HoldState::new(Schedule::new(BootInstant::now(), lease, None));
         Self::of(Record::new(key), owner, timeout, state)
     }
 
@@ -110,7 +110,7 @@ impl Hold {
         record: Arc<Record>,
         owner: Owner,
         timeout: Duration,
-        state: State,
+        state: HoldState,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -135,7 +135,7 @@ impl Hold {
 
     /// Locks the state of the hold, for several reads or changes in one step. Must not be held across an await, nor
     /// while locking the local lock's mutex.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,13 +224,13 @@ impl Hold {
     ///
     /// A request reads it under the record's turn, directly before it is sent. A release so includes levels that came
     /// and went since it was owed.
-    pub(crate) fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> ShareTarget {
         let most = match self.record.was_joined() {
             true => 1,
             false => u32::MAX,
         };
         let state = self.lock();
-        Target {
+        ShareTarget {
             share: state.levels.min(most),
             known: state.is_compared.then_some(state.known),
         }
@@ -243,7 +243,7 @@ impl Hold {
 
     /// Notes a release without an answer. If the request stated what is known, the server can tell whether it was
     /// carried out.
-    pub(crate) fn may_be_lowered(&self, to: Target) {
+    pub(crate) fn may_be_lowered(&self, to: ShareTarget) {
         let recorded = &mut self.lock().known.recorded;
         if to.known.is_none() {
             *recorded = to.share.min(*recorded);
@@ -252,11 +252,11 @@ impl Hold {
 
     /// Notes how many levels other processes have taken over, and takes them off. Returns what is left here, or `None`
     /// if that many were known.
-    pub(crate) fn taken_over(&self, taken: u32) -> Option<Left> {
+    pub(crate) fn taken_over(&self, taken: u32) -> Option<Remainder> {
         if !self.lock().taken_over(taken) {
             return None;
         }
-        Some(self.lower(|_| ()).unwrap_or(Left::Levels))
+        Some(self.lower(|_| ()).unwrap_or(Remainder::Levels))
     }
 
     /// Takes one level off. The caller then gives it back to the server or leaves it to others, as the returned value
@@ -264,7 +264,7 @@ impl Hold {
     /// ended before.
     ///
     /// A hold without a level has ended: its guards learn of it here, before anything is sent.
-    pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
+    pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Remainder> {
         self.lower(|state| {
             // A handle's `unlock` names no guard. A guard that is left without a level learns of it when the hold ends.
             if let Some(lease_mode) = guard {
@@ -276,7 +276,7 @@ impl Hold {
     }
 
     /// Takes levels off, and ends the hold if none is left. Returns `None` if it had ended before.
-    fn lower(&self, take_off: impl FnOnce(&mut State)) -> Option<Left> {
+    fn lower(&self, take_off: impl FnOnce(&mut HoldState)) -> Option<Remainder> {
         let span = {
             let mut state = self.lock();
             if state.phase != Phase::Held {
@@ -284,7 +284,7 @@ impl Hold {
             }
             take_off(&mut state);
             if state.levels > 0 {
-                return Some(Left::Levels);
+                return Some(Remainder::Levels);
             }
             state.phase = Phase::Ended(LossReason::Unlocked);
             state.span.take()
@@ -297,10 +297,10 @@ impl Hold {
     }
 
     /// Detaches this hold from its record, and returns whether other holds have it.
-    fn leave_record(&self) -> Left {
+    fn leave_record(&self) -> Remainder {
         match self.record.leave() {
-            true => Left::Others,
-            false => Left::Nothing,
+            true => Remainder::Others,
+            false => Remainder::Nothing,
         }
     }
 
@@ -329,7 +329,7 @@ impl Hold {
     /// record, or `None` if the hold had ended before.
     ///
     /// Only the watchdog calls this, and works out what is owed for the loss.
-    pub(crate) fn end(&self, loss: LossReason) -> Option<Left> {
+    pub(crate) fn end(&self, loss: LossReason) -> Option<Remainder> {
         let (lives, reason, span) = {
             let mut state = self.lock();
             let is_live = state.is_live(BootInstant::now());
@@ -353,7 +353,7 @@ impl Hold {
         self.ended.notify_waiters();
         // Levels left to their owner keep the record until its lease ends.
         if lives {
-            return Some(Left::Levels);
+            return Some(Remainder::Levels);
         }
         Some(self.leave_record())
     }
@@ -364,13 +364,13 @@ impl Hold {
     }
 
     /// Returns what became of the release of the last level so far.
-    pub(crate) fn release(&self) -> Release {
+    pub(crate) fn release(&self) -> LastRelease {
         self.lock().release
     }
 
     /// Notes what became of the release of the last level. Only the releasing request calls this, under the record's
     /// turn.
-    pub(crate) fn note_release(&self, release: Release) {
+    pub(crate) fn note_release(&self, release: LastRelease) {
         self.lock().release = release;
     }
 

@@ -26,7 +26,7 @@ const CARE: Duration = Duration::from_secs(1);
 
 /// The mutable state of a [`Hold`](super::hold::Hold), under its mutex.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct HoldState {
     /// Only ever moves down the list.
     pub(super) phase: Phase,
     /// How many levels the server should count, those being requested included: see `Hold::target`.
@@ -49,7 +49,7 @@ pub(crate) struct State {
     /// The tracing span of the hold, if the client traces holds.
     pub(super) span: Option<Box<Span>>,
     /// What became of the release of the last level. Means nothing before that is owed.
-    pub(super) release: Release,
+    pub(super) release: LastRelease,
     /// The deadline, and when the hold is due for a renewal or a check.
     pub(crate) schedule: Schedule,
     /// Since when it is held: an instant before the request was sent, or the instant of the takeover in memory.
@@ -82,14 +82,14 @@ pub(super) enum Phase {
 
 /// What became of the release of the last level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
+pub(crate) enum LastRelease {
     /// Not sent yet, or not carried out as far as is known.
     Owed,
     /// Carried out, or nothing is owed: the record was passed on.
     Done,
 }
 
-impl State {
+impl HoldState {
     /// Returns the state of a hold that is being requested, or that `hold` is about to be called on.
     pub(super) fn new(schedule: Schedule) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl State {
             renewed: 0,
             was_nested: false,
             span: None,
-            release: Release::Owed,
+            release: LastRelease::Owed,
             schedule,
             since: BootInstant::NEVER,
             tokens: None,

@@ -42,7 +42,7 @@ const DEAF_APART: Duration = Duration::from_secs(5);
 /// The channels that this process listens to, and the subscribers that do so.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     /// Signals that a channel was added whose server has no subscriber yet.
     changed: Notify,
     /// Knows the server of each slot, and sends the commands.
@@ -57,7 +57,7 @@ pub(crate) struct Hub {
 /// A channel's home and the subscribers change together, and only [`Hub::deal`] moves a channel. So a subscriber can
 /// act on a channel of its own while it has the mutex.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct HubState {
     /// By name. A channel without users stays until its subscriber has unsubscribed.
     pub(super) channels: HashMap<Arc<str>, Channel>,
     /// By server, the subscriber for it.
@@ -99,7 +99,7 @@ impl Hub {
     /// begin to. Earlier messages on the channel count as known.
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut state = self.lock();
-        let State {
+        let HubState {
             channels,
             subscribers,
         } = &mut *state;
@@ -191,7 +191,7 @@ impl Hub {
         let known: HashSet<u64> = self.backend.nodes().iter().map(|node| node.id()).collect();
         let mut new = Vec::new();
         let mut state = self.lock();
-        let State {
+        let HubState {
             channels,
             subscribers,
         } = &mut *state;
@@ -301,12 +301,12 @@ impl Hub {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl HubState {
     /// Takes out the channels of a server that have no users, and adds them to `left`.
     ///
     /// Takes them out under the mutex. A waiter that comes later finds no channel, and enters it again. Its SUBSCRIBE

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::grants::Told;
+use super::grants::GrantNews;
 use super::hold::Hold;
 use super::releaser::Releaser;
 use crate::clock::BootInstant;
@@ -179,11 +179,11 @@ impl Keeper {
                     let grants = &self.releaser.grants;
                     // It has the lock by a request whose answer was lost or not read, or by its name. Asking finds out.
                     if let Some(number) = holder {
-                        self.releaser.tell_holder(&number, Told::Ask);
+                        self.releaser.tell_holder(&number, GrantNews::Ask);
                     }
                     // A missing place is reported once.
                     for number in missing {
-                        has_lost |= grants.tell(&number, Told::Ask);
+                        has_lost |= grants.tell(&number, GrantNews::Ask);
                     }
                 }
                 // Each waiter asks, and so gets the error itself.

@@ -21,7 +21,7 @@ use super::hold::Hold;
 use super::left::{Handoff, Left};
 use super::local_queue::{LocalQueue, Side, Sides, Ticket};
 use super::outgoing::Outgoing;
-use super::owners::Owners;
+use super::owners::OwnerTable;
 use super::record::Record;
 use super::sync::{Mutex, MutexGuard};
 use super::turns::Turns;
@@ -54,16 +54,16 @@ pub(crate) struct LocalLock<D> {
     /// the shard's lock orders it.
     users: AtomicUsize,
     /// The state of the lock. Changed by [`change`](Self::change) if a call may wait for the change.
-    state: Mutex<State<D>>,
+    state: Mutex<LockState<D>>,
 }
 
 /// The state of one lock. Its parts only decide; the impl blocks in `place`, `asking` and `handoff` act.
 #[derive(Debug)]
-pub(super) struct State<D> {
+pub(super) struct LockState<D> {
     /// The calls that wait, on both sides, in one order.
     pub(super) queue: LocalQueue,
     /// Who holds the lock here, and who asks for it, by side.
-    pub(super) owners: Sides<Owners>,
+    pub(super) owners: Sides<OwnerTable>,
     /// The last granted hold of a reader, whose record other readers may join.
     ///
     /// It may have ended. What counts is its record, and `Record::join` tells whether any hold has that.
@@ -136,7 +136,7 @@ impl<D> LocalLock<D> {
         Arc::new(Self {
             home,
             users: AtomicUsize::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(LockState {
                 queue: LocalQueue::default(),
                 owners: Sides::default(),
                 joinable: None,
@@ -150,14 +150,14 @@ impl<D> LocalLock<D> {
     }
 
     /// Locks the state for reads, and for changes that no call waits for.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<D>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LockState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and wakes the calls that the change concerns.
     ///
     /// Wakes them after the mutex is unlocked: a waker may run any code, such as a poll that comes back here.
-    pub(super) fn change<T>(&self, step: impl FnOnce(&mut State<D>) -> T) -> T {
+    pub(super) fn change<T>(&self, step: impl FnOnce(&mut LockState<D>) -> T) -> T {
         let mut state = self.lock();
         let value = step(&mut state);
         let woken = state.queue.move_up();
@@ -359,7 +359,7 @@ impl<D> LocalLockRef<D> {
     pub(super) fn first_behind(&self, holder: &Owner) -> Option<(BootInstant, Option<Owner>)> {
         let state = self.lock();
         let excludes = |side| Side::Exclusive == self.side || Side::Exclusive == side;
-        let owners: HashMap<_, _> = state.owners.both().flat_map(Owners::calls).collect();
+        let owners: HashMap<_, _> = state.owners.both().flat_map(OwnerTable::calls).collect();
         let arrivals = state.queue.arrivals();
         let mut excluded = arrivals.filter(|(_, side, _)| excludes(*side));
         excluded.find_map(|(ticket, _, came)| {
@@ -375,10 +375,10 @@ impl<D> LocalLockRef<D> {
     }
 }
 
-impl<D> State<D> {
+impl<D> LockState<D> {
     /// Returns the holds of both sides, including those that can no longer be trusted.
     pub(super) fn all_holds(&self) -> Vec<Arc<Hold>> {
-        let both = self.owners.both().flat_map(Owners::holds);
+        let both = self.owners.both().flat_map(OwnerTable::holds);
         both.cloned().collect()
     }
 
@@ -516,7 +516,7 @@ mod tests {
             let left = hold
                 .remove_level(Some(lease_mode()))
                 .expect("it has not ended");
-            if left == hold::Left::Others {
+            if left == hold::Remainder::Others {
                 model.local.forget(hold);
                 return;
             }

@@ -104,7 +104,7 @@ pub(super) struct LocalQueue {
     /// The ticket that was given out last.
     last: Ticket,
     /// Every call that waits for anything, in the order of arrival.
-    waiters: BTreeMap<Ticket, Waiter>,
+    waiters: BTreeMap<Ticket, QueuedCall>,
     /// The calls that wait for their turn, or have it.
     ///
     /// A subset of the waiters. The first of each set asks next.
@@ -143,7 +143,7 @@ impl Wakers {
 
 /// A call that waits.
 #[derive(Debug)]
-struct Waiter {
+struct QueuedCall {
     /// Fixed for the life of the call.
     side: Side,
     /// What it waits for at present.
@@ -175,7 +175,7 @@ impl LocalQueue {
             those.insert(ticket);
         }
         let came = BootInstant::now();
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             side,
             role,
             came,
@@ -321,7 +321,7 @@ impl LocalQueue {
 
     /// Wakes a call if its role is `Apart`: calls that wait for their turn have nothing to do.
     pub(super) fn stir_apart(&mut self, ticket: Ticket) {
-        let is_apart = |waiter: &Waiter| waiter.role == Role::Apart;
+        let is_apart = |waiter: &QueuedCall| waiter.role == Role::Apart;
         if self.waiters.get(&ticket).is_some_and(is_apart) {
             self.stir(ticket);
         }
@@ -439,7 +439,7 @@ impl LocalQueue {
 
     /// Takes a call out of its set.
     fn withdraw(&mut self, ticket: Ticket) {
-        let Some(&Waiter { side, role, .. }) = self.waiters.get(&ticket) else {
+        let Some(&QueuedCall { side, role, .. }) = self.waiters.get(&ticket) else {
             return;
         };
         if let Some(those) = self.those(side, role) {

@@ -141,12 +141,12 @@ impl Session {
         let label = settings.label.clone().unwrap_or_else(label::of_process);
         let client_name: Arc<str> = label::name_of_client(&label, id).into();
         let tally = Arc::new(Tally::new(&settings));
-        let wanted = backend::Settings {
+        let wanted = backend::ConnectionSettings {
             name: format!("redlatch:{client_name}").into(),
             command_timeout: settings.command_timeout,
             connects_lazily: settings.connects_lazily,
             sharded: settings.pubsub.sharded(),
-            min_replicas: settings.min_replicas.map(|asked| backend::MinReplicas {
+            min_replicas: settings.min_replicas.map(|asked| backend::RequiredAcks {
                 least: asked.least,
                 within: asked.within,
                 touch: &KEY_TOUCH,
@@ -189,7 +189,7 @@ impl Session {
         // The hub has a task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
         // Made here: a runtime that ends before it has polled the task drops only what the task was given.
-        let ended = Ended(session.clone());
+        let ended = EndOfSession(session.clone());
         tokio::spawn(serve(ended, hub, worker, disruptions));
         Ok(ClientHandle(session))
     }
@@ -502,7 +502,7 @@ impl Drop for ClientHandle {
 ///
 /// If the runtime ends, it drops this future: `ended` then tells the calls that wait elsewhere.
 async fn serve(
-    ended: Ended,
+    ended: EndOfSession,
     hub: AbortOnDropHandle<()>,
     mut worker: Worker,
     disruptions: Disruptions,
@@ -542,9 +542,9 @@ async fn serve(
 ///
 /// Dropped at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
 /// so `drop` ends the holds itself; in the first, that was done before and changes nothing.
-struct Ended(Arc<Session>);
+struct EndOfSession(Arc<Session>);
 
-impl Drop for Ended {
+impl Drop for EndOfSession {
     fn drop(&mut self) {
         self.0.closing.cancel();
         self.0.lose_all();

@@ -13,7 +13,7 @@ use crate::owner::Owner;
 
 /// The holds and calls of all owners, on one side of a lock.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct OwnerTable {
     /// The last granted hold of each owner. It may have ended or passed its deadline, and stays until somebody removes
     /// it.
     ///
@@ -41,7 +41,7 @@ struct Calls {
     /// The turn of the call that asks the server for this owner's first level. A second call would have a different
     /// acquisition id, to which the lock would look busy.
     ///
-    /// Set by [`Owners::claim_turn`], and cleared when the turn is dropped or revoked.
+    /// Set by [`OwnerTable::claim_turn`], and cleared when the turn is dropped or revoked.
     asking: Option<Claim>,
     /// The waiting calls, in the order of arrival.
     ///
@@ -49,7 +49,7 @@ struct Calls {
     waiting: Vec<Ticket>,
 }
 
-impl Owners {
+impl OwnerTable {
     /// Returns the holds of all owners, including those that can no longer be trusted.
     pub(super) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
         self.holds.values()

@@ -39,12 +39,12 @@ pub(crate) struct PermitRecord {
     permits: Arc<PermitRegistry>,
     /// The connection that the request for them is sent over.
     over: SentOver,
-    state: Mutex<State>,
+    state: Mutex<PermitState>,
 }
 
 /// The state of the permits of one call.
 #[derive(Debug, Default)]
-struct State {
+struct PermitState {
     /// When the request that took them was sent. `None` if none is known to have taken them.
     granted: Option<BootInstant>,
     /// Since when they count as held, if they do.
@@ -162,7 +162,7 @@ impl PermitRecord {
     /// Decides how the permits are given back, unless that was decided before.
     fn decide(&self) -> GiveBack {
         let mut state = self.lock();
-        let State {
+        let PermitState {
             granted, in_doubt, ..
         } = *state;
         *state.how.get_or_insert_with(|| {
@@ -171,7 +171,7 @@ impl PermitRecord {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PermitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

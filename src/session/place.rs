@@ -17,7 +17,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::local_lock::{LocalLockRef, State};
+use super::local_lock::{LocalLockRef, LockState};
 use super::local_queue::{Role, Side, Ticket};
 use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
@@ -57,7 +57,7 @@ pub(crate) struct Place<'a, D> {
 impl<D> LocalLockRef<D> {
     /// Waits until another call of this owner gets the lock. Cancel safe, and asks nobody.
     pub(crate) async fn appeared(&self, owner: &Owner) {
-        let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
+        let appeared = |state: &mut LockState<D>| state.owners.of(self.side).live(owner).map(drop);
         self.until(owner, false, appeared).await;
     }
 
@@ -70,7 +70,7 @@ impl<D> LocalLockRef<D> {
         &self,
         owner: &Owner,
         waits_for_releases: bool,
-        mut ready: impl FnMut(&mut State<D>) -> Option<T>,
+        mut ready: impl FnMut(&mut LockState<D>) -> Option<T>,
     ) -> T {
         let ticket = self.change(|state| {
             let ticket = state.stand(self.side, Role::Apart, Some(owner));
@@ -104,7 +104,7 @@ impl<D> LocalLockRef<D> {
     }
 }
 
-impl<D> State<D> {
+impl<D> LockState<D> {
     /// Enters a call, and has it told of its owner's holds.
     fn stand(&mut self, side: Side, role: Role, owner: Option<&Owner>) -> Ticket {
         let ticket = self.queue.stand(side, role);
@@ -127,7 +127,7 @@ impl<D> Place<'_, D> {
     }
 
     /// Decides what the call may do now: see [`Turn`].
-    fn turn(&self, state: &mut State<D>) -> Option<Turn> {
+    fn turn(&self, state: &mut LockState<D>) -> Option<Turn> {
         let side = self.local.side;
         let has = |side| self.owner.and_then(|it| state.owners.of(side).live(it));
         if has(side).is_some() {
@@ -189,7 +189,7 @@ impl<D> Place<'_, D> {
     ///
     /// Cancel safe: an event stays noted until it is returned.
     pub(crate) async fn news(&self) {
-        let news = |state: &mut State<D>| state.queue.is_stirred(self.ticket).then_some(());
+        let news = |state: &mut LockState<D>| state.queue.is_stirred(self.ticket).then_some(());
         poll_fn(|context| self.poll(context, news)).await;
     }
 
@@ -197,7 +197,7 @@ impl<D> Place<'_, D> {
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
-        ready: impl FnOnce(&mut State<D>) -> Option<T>,
+        ready: impl FnOnce(&mut LockState<D>) -> Option<T>,
     ) -> Poll<T> {
         // Cloned outside the mutex: cloning or dropping a waker may run any code.
         let mut waker = Some(context.waker().clone());

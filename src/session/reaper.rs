@@ -79,11 +79,11 @@ impl Owing for Box<dyn Background> {
 ///
 /// Cheap to clone. Works from any thread, even from a `Drop` outside of any runtime.
 #[derive(Clone, Debug)]
-pub(crate) struct Reaper(Arc<Shared>);
+pub(crate) struct Reaper(Arc<ReaperShared>);
 
 /// What the reaper's clones and the worker share.
 #[derive(Debug)]
-struct Shared {
+struct ReaperShared {
     /// Unbounded, since a `Drop` cannot wait. [`Reaper::ensure_credit`] keeps it from growing without limit.
     owed: mpsc::UnboundedSender<Box<dyn Background>>,
     backend: Arc<Backend>,
@@ -228,7 +228,7 @@ type Tried = (Place, Way, Option<(Box<dyn Background>, Error)>);
 impl Worker {
     pub(super) fn new(backend: Arc<Backend>) -> Self {
         let (sender, owed) = mpsc::unbounded_channel();
-        let shared = Shared {
+        let shared = ReaperShared {
             owed: sender,
             backend,
             owing: TaskTracker::new(),

@@ -66,12 +66,12 @@ pub(crate) struct Record {
     /// it, since a request in flight may cut the lease or release the record. If others may wait for it, a task of the
     /// client locks it, since nobody might poll a call that did.
     turn: Arc<tokio::sync::Mutex<()>>,
-    state: Mutex<State>,
+    state: Mutex<RecordState>,
 }
 
 /// The state of a record, under one mutex. Nothing else is locked inside.
 #[derive(Debug)]
-struct State {
+struct RecordState {
     /// The calls that gave the lock back, and wait to learn whether it was still held.
     waiting: Vec<oneshot::Sender<Outcome>>,
     /// Whether it was passed on since the last request about it was sent.
@@ -87,7 +87,7 @@ struct State {
     /// Whether a hold that is given back may pass the record on. Never becomes `true` again.
     can_pass: bool,
     /// How far the release of the record has come.
-    release: Release,
+    release: RecordRelease,
     /// Whether a release was sent and not answered, for any of the holds. If the server carried it out, the lock was
     /// held until then.
     is_in_doubt: bool,
@@ -119,11 +119,11 @@ struct Seen {
     until: BootInstant,
 }
 
-impl State {
+impl RecordState {
     /// Returns what the server last said, if that was recent and no release has been sent since.
     fn seen(&self, now: BootInstant) -> Option<Seen> {
         let counts = |seen: &Seen| seen.sent.until(now) < SEEN_FOR.max(self.trip * 2);
-        let is_owned = matches!(self.release, Release::NotSent);
+        let is_owned = matches!(self.release, RecordRelease::NotSent);
         self.seen.filter(|seen| is_owned && counts(seen))
     }
 
@@ -142,7 +142,7 @@ impl State {
 
 /// How far the release of a record has come.
 #[derive(Debug)]
-enum Release {
+enum RecordRelease {
     /// The record is ours, and the answers about it count.
     NotSent,
     /// It is in flight, or went unanswered. A question that finds nothing may have run behind it.
@@ -158,13 +158,13 @@ impl Record {
         Arc::new(Self {
             key,
             turn: Arc::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(RecordState {
                 waiting: Vec::new(),
                 was_passed: false,
                 askers: 0,
                 asked: BootInstant::NEVER,
                 can_pass,
-                release: Release::NotSent,
+                release: RecordRelease::NotSent,
                 is_in_doubt: false,
                 turns: 0,
                 turned: None,
@@ -354,7 +354,7 @@ impl Record {
     /// next hold.
     pub(crate) fn can_pass(&self) -> bool {
         let state = self.lock();
-        state.can_pass && matches!(state.release, Release::NotSent)
+        state.can_pass && matches!(state.release, RecordRelease::NotSent)
     }
 
     /// Keeps the record from being passed on from now on, so that it goes back to the server. For a hold that has had a
@@ -381,7 +381,7 @@ impl Record {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
         match &state.release {
-            Release::Ended(outcome) => drop(sender.send(outcome.clone())),
+            RecordRelease::Ended(outcome) => drop(sender.send(outcome.clone())),
             _ => state.waiting.push(sender),
         }
         receiver
@@ -412,7 +412,7 @@ impl Record {
     pub(crate) fn next_unlocks(&self, now: BootInstant) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
         // Once a release is sent, its answer tells the waiting calls.
-        let is_owned = matches!(state.release, Release::NotSent);
+        let is_owned = matches!(state.release, RecordRelease::NotSent);
         if !is_owned || !std::mem::take(&mut state.was_passed) {
             // In one step with the check, so that a record passed on right after this finds no asker and gets a new
             // one.
@@ -430,7 +430,7 @@ impl Record {
     ///
     /// So from here on, no call is told `false` because a question found nothing.
     pub(crate) fn releases(&self) {
-        self.lock().release = Release::Sent;
+        self.lock().release = RecordRelease::Sent;
     }
 
     /// Notes that a release was sent, and that its answer was not seen.
@@ -447,7 +447,7 @@ impl Record {
     /// the record owes anything.
     pub(crate) fn was_held(&self) -> Option<bool> {
         match self.lock().release {
-            Release::Ended(Ok(was_held)) => Some(was_held),
+            RecordRelease::Ended(Ok(was_held)) => Some(was_held),
             _ => None,
         }
     }
@@ -458,14 +458,14 @@ impl Record {
     pub(crate) fn released(&self, outcome: &Outcome) {
         let waiting = {
             let mut state = self.lock();
-            state.release = Release::Ended(outcome.clone());
+            state.release = RecordRelease::Ended(outcome.clone());
             std::mem::take(&mut state.waiting)
         };
         // Sent outside the mutex: a woken receiver may look at the record at once.
         tell(waiting, outcome);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RecordState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -493,15 +493,15 @@ impl Unlocks<'_> {
         let mut state = self.record.lock();
         state.is_gone();
         let outcome = match &state.release {
-            Release::NotSent => Ok(false),
-            Release::Ended(outcome) => {
+            RecordRelease::NotSent => Ok(false),
+            RecordRelease::Ended(outcome) => {
                 let outcome = outcome.clone();
                 drop(state);
                 tell(self.waiting, &outcome);
                 return false;
             }
             // The request may have run behind the release, whose answer tells the calls.
-            Release::Sent => {
+            RecordRelease::Sent => {
                 state.waiting.extend(self.waiting);
                 return false;
             }

@@ -23,7 +23,7 @@ use futures_util::FutureExt;
 use tokio::task::yield_now;
 
 use super::backend::{Answer, Posted};
-use super::hold::{Hold, Left, Release};
+use super::hold::{Hold, LastRelease, Remainder};
 use super::record::{Outcome, Turn};
 use super::releaser::Releaser;
 use super::share::Sending;
@@ -33,7 +33,7 @@ use crate::error::Error;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
-use crate::protocol::lock::Target;
+use crate::protocol::lock::ShareTarget;
 
 /// A release written by a `Drop`.
 #[derive(Debug)]
@@ -166,12 +166,12 @@ impl Releaser {
         hold: &Arc<Hold>,
         taken: u32,
         answer: &Answer,
-    ) -> Result<Left, Error> {
+    ) -> Result<Remainder, Error> {
         // Each such answer takes a level off, so a call does not get them forever.
         let is_news = hold.levels() > 0;
         let left = is_news.then(|| hold.taken_over(taken)).flatten();
         let left = left.ok_or_else(|| answer.reply.unexpected())?;
-        if left != Left::Levels {
+        if left != Remainder::Levels {
             self.tell_unlocked(hold);
             hold.lock().schedule.stop_renewing();
             let local = self.local_locks.enter(hold.key().local_key());
@@ -251,7 +251,7 @@ impl Releaser {
         // Guards dropped at the same time owe one release, which the first of them sends for all, even if several holds
         // had the record. A hold that passed its record on owes none. A hold that was never granted here may have been
         // requested again since, so it is released again.
-        let is_done = || hold.release() == Release::Done || hold.record.was_held().is_some();
+        let is_done = || hold.release() == LastRelease::Done || hold.record.was_held().is_some();
         if hold.was_granted() && is_done() {
             return None;
         }
@@ -275,7 +275,7 @@ impl Releaser {
     /// Whether a hold still stood for which nothing is owed any more, because it passed its record on or another
     /// release has done it.
     fn was_held(hold: &Hold) -> bool {
-        hold.release() == Release::Done || hold.record.was_held() != Some(false)
+        hold.release() == LastRelease::Done || hold.record.was_held() != Some(false)
     }
 
     /// Notes that a release is in flight, and that later requests come behind it. This is true on one connection, but
@@ -301,7 +301,7 @@ impl Releaser {
         hold.recorded(release.to.share);
         let is_done = !matches!(released, Released::Absent | Released::Taken);
         match is_done {
-            true if release.is_last() => hold.note_release(Release::Done),
+            true if release.is_last() => hold.note_release(LastRelease::Done),
             // Nothing was there, and an earlier send of this request may be why.
             false if answer.repeated => release.is_in_doubt(),
             _ => {}
@@ -327,7 +327,7 @@ struct Releasing<'a> {
     /// The hold whose turn the caller has.
     hold: &'a Hold,
     /// The levels that the server is to keep. Only the release of the last one ends the record.
-    to: Target,
+    to: ShareTarget,
     /// Whether the request may run. If dropped while this is set, the answer is lost, and the next release may find
     /// that this one was carried out.
     is_on_its_way: bool,

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Hold, Release, State};
+use super::hold::{Hold, HoldState, LastRelease};
 use crate::clock::BootInstant;
 use crate::options::LeaseMode;
 use crate::owner::Owner;
@@ -60,7 +60,7 @@ impl Hold {
             None => None,
         };
         // From now on, no release that was owed for the old hold may be sent, as it would release the next hold.
-        old.release = Release::Done;
+        old.release = LastRelease::Done;
         state.hold(now, next.lease_mode, tokens);
         drop(old);
         self.record.enter();
@@ -86,12 +86,12 @@ impl Hold {
     }
 
     /// Makes another hold of the same record, with the same time limit for requests.
-    fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
+    fn beside(&self, next: &Successor<'_>, state: HoldState) -> Arc<Self> {
         Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
     }
 }
 
-impl State {
+impl HoldState {
     /// Returns the state of a hold that takes over this one's record, or `None` if the rest of the lease is too short
     /// or not what the next hold asks for.
     ///
@@ -150,8 +150,8 @@ mod tests {
             let old = given_back(&Owner::unique(), Duration::ZERO);
             let next = passed_on(&old, LEASE).expect("it is passed on");
             assert!(next.is_live() && Arc::ptr_eq(&old.record, &next.record));
-            assert_eq!(old.release(), Release::Done);
-            assert_eq!(next.release(), Release::Owed);
+            assert_eq!(old.release(), LastRelease::Done);
+            assert_eq!(next.release(), LastRelease::Owed);
             let [old, next] = [&old, &next].map(|hold| hold.lock().schedule.deadline());
             assert_eq!(old, next, "what was confirmed last");
         });

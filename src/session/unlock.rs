@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Session;
-use super::hold::{Hold, Left};
+use super::hold::{Hold, Remainder};
 use super::record::Outcome;
 use super::share::{LocalLockRef, Share};
 use super::sync::oneshot;
@@ -42,7 +42,7 @@ pub(crate) enum LevelRelease {
     /// still stands.
     Shared(Arc<Hold>),
     /// It was left for a waiter here. The receiver learns from the server whether the record still stood.
-    Left(Arc<Hold>, oneshot::Receiver<Outcome>),
+    Remainder(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
 impl Session {
@@ -58,17 +58,17 @@ impl Session {
         guard: Option<LeaseMode>,
     ) -> Option<LevelRelease> {
         let left = hold.remove_level(guard)?;
-        if left != Left::Levels {
+        if left != Remainder::Levels {
             self.releaser.tell_unlocked(hold);
         }
-        if left == Left::Others {
+        if left == Remainder::Others {
             self.watchdog.unwatch(hold);
             local.forget(hold);
             return Some(LevelRelease::Shared(hold.clone()));
         }
         let undo = self.releaser.undo(hold, local);
         // The hold goes on, and keeps its place in the local lock.
-        if left == Left::Levels {
+        if left == Remainder::Levels {
             return Some(LevelRelease::Undo(undo));
         }
         self.watchdog.unwatch(hold);
@@ -78,7 +78,7 @@ impl Session {
             return Some(LevelRelease::Undo(undo));
         }
         Some(match local.leave(undo, hold, &self.releaser.runtime) {
-            Ok(outcome) => LevelRelease::Left(hold.clone(), outcome),
+            Ok(outcome) => LevelRelease::Remainder(hold.clone(), outcome),
             Err(undo) => LevelRelease::Undo(undo),
         })
     }
@@ -94,7 +94,7 @@ impl Session {
         let was_held = match release {
             LevelRelease::Undo(undo) => undo.run().await?,
             // The server has just confirmed the record, so readers need not wait for another answer.
-            LevelRelease::Shared(hold) | LevelRelease::Left(hold, _)
+            LevelRelease::Shared(hold) | LevelRelease::Remainder(hold, _)
                 if hold.record.is_seen(BootInstant::now()) =>
             {
                 true
@@ -103,7 +103,7 @@ impl Session {
                 let outcome = hold.record.outcome();
                 self.told(&hold, outcome, name).await?
             }
-            LevelRelease::Left(hold, outcome) => self.told(&hold, outcome, name).await?,
+            LevelRelease::Remainder(hold, outcome) => self.told(&hold, outcome, name).await?,
         };
         still_held(was_held, name)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::grants::Told;
+use super::grants::GrantNews;
 use super::place::SHOWN_WITHIN;
 use super::releaser::Releaser;
 use crate::clock::BootInstant;
@@ -22,14 +22,14 @@ const GRANT_LIES: Duration = Duration::from_millis(500);
 impl Releaser {
     /// Handles a request sent at `sent` that has moved the lock to the hold with this acquisition id.
     pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
-        self.tell_holder(&number, Told::Granted(sent));
+        self.tell_holder(&number, GrantNews::Granted(sent));
     }
 
     /// Tells a waiter whose hold has the lock on the server.
     ///
     /// It has a second to accept. If nobody polls it, its hold is given up, along with all others for this lock that
     /// nobody polls. So together they cost the rest one second. They begin again if they are polled later.
-    pub(super) fn tell_holder(self: &Arc<Self>, number: &str, told: Told) {
+    pub(super) fn tell_holder(self: &Arc<Self>, number: &str, told: GrantNews) {
         // Otherwise the waiter has left, and owes a release of its own; or the grant was told before, by a release or a
         // sign of life, and its limit is already running.
         let is_news = self.grants.tell(number, told);

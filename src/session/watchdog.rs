@@ -28,7 +28,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions, Node};
-use super::hold::{Hold, Left, State};
+use super::hold::{Hold, HoldState, Remainder};
 use super::outage_log::OutageLog;
 use super::record::Record;
 use super::releaser::Releaser;
@@ -84,7 +84,7 @@ struct Registry {
 ///
 /// A round is one request for each group of holds that are asked about alike: see [`Watchdog::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Round {
+enum RenewalRound {
     /// Raise the lease to what the guards ask for.
     Renew,
     /// Say whether the hold stands, and change nothing.
@@ -97,7 +97,7 @@ enum Round {
 /// The task then asks about each hold separately, so that the others get their answers in time.
 #[derive(Debug)]
 struct Refused {
-    round: Round,
+    round: RenewalRound,
     shape: Shape,
     holds: Vec<Due>,
     budget: Duration,
@@ -139,7 +139,7 @@ impl Watchdog {
     /// work itself.
     ///
     /// Wakes the task only if the hold is due before the task would wake by itself.
-    fn place(&self, hold: &Arc<Hold>, state: &mut State, now: BootInstant) {
+    fn place(&self, hold: &Arc<Hold>, state: &mut HoldState, now: BootInstant) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
             registry.due.remove(&(at, hold.id));
@@ -190,7 +190,7 @@ impl Watchdog {
             self.lose_all(&local, &hold.record);
         }
         // A hold without guards was detached, and lives until its lease ends. That is now, unless others renewed it.
-        let was_renewed = left == Left::Nothing && hold.record.was_joined();
+        let was_renewed = left == Remainder::Nothing && hold.record.was_joined();
         if !guarded && !was_renewed {
             return None;
         }
@@ -202,7 +202,7 @@ impl Watchdog {
         self.tally().lost(hold, reason);
         self.tell_loss(hold, reason);
         // What the server may still have, and what can be released without taking anything from others.
-        let owes = left != Left::Others
+        let owes = left != Remainder::Others
             && match loss {
                 // If Java freed a read-write lock by force, the keys of the levels are left.
                 LossReason::Gone => hold.key().kind.sides().is_some(),
@@ -275,7 +275,7 @@ impl Watchdog {
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = BootInstant::now();
         // A request has the holds of one slot. So no server waits for another, and no slot for one that is being moved.
-        let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
+        let mut rounds: BTreeMap<(RenewalRound, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let mut state = hold.lock();
             let action = state.schedule.next_action(now);
@@ -285,8 +285,8 @@ impl Watchdog {
                     drop(self.lose(&hold, LossReason::Expired));
                     continue;
                 }
-                RenewalAction::Renew => Some(Round::Renew),
-                RenewalAction::Check => Some(Round::Check),
+                RenewalAction::Renew => Some(RenewalRound::Renew),
+                RenewalAction::Check => Some(RenewalRound::Check),
                 // Its schedule has changed since it was entered.
                 RenewalAction::Rest(_) => None,
             };
@@ -343,7 +343,7 @@ impl Watchdog {
     /// if the server refuses the request.
     async fn ask(
         self: Arc<Self>,
-        round: Round,
+        round: RenewalRound,
         shape: Shape,
         mut holds: Vec<Due>,
         budget: Duration,
@@ -357,7 +357,7 @@ impl Watchdog {
             return None;
         }
         let sent = BootInstant::now();
-        if round == Round::Renew {
+        if round == RenewalRound::Renew {
             self.tally().renewals.requests.add(1);
             for due in &holds {
                 let lag = due.since.until(sent);
@@ -365,8 +365,8 @@ impl Watchdog {
             }
         }
         let call = match round {
-            Round::Renew => shape.renew(holds.iter().map(|due| (due.hold.key(), due.lease))),
-            Round::Check => shape.check(holds.iter().map(|due| due.hold.key())),
+            RenewalRound::Renew => shape.renew(holds.iter().map(|due| (due.hold.key(), due.lease))),
+            RenewalRound::Check => shape.check(holds.iter().map(|due| due.hold.key())),
         };
         let answered = match self.releaser.backend.run(&call, budget).await {
             Ok(answer) => answer
@@ -400,7 +400,7 @@ impl Watchdog {
     async fn room<'a>(
         &self,
         room: &'a Semaphore,
-        round: Round,
+        round: RenewalRound,
         holds: &mut Vec<Due>,
     ) -> Option<SemaphorePermit<'a>> {
         // At most `BATCH`, and so less than the whole room.
@@ -413,13 +413,13 @@ impl Watchdog {
         holds.retain_mut(|due| {
             let state = due.hold.lock();
             due.lease = state.schedule.lease();
-            !state.has_ended() && (round == Round::Check || state.renewed > 0)
+            !state.has_ended() && (round == RenewalRound::Check || state.renewed > 0)
         });
         permit
     }
 
     /// Enters again each hold that the server has, and ends the others.
-    fn answered(&self, round: Round, holds: &[Due], standing: &[bool], sent: BootInstant) {
+    fn answered(&self, round: RenewalRound, holds: &[Due], standing: &[bool], sent: BootInstant) {
         let now = BootInstant::now();
         let mut gone = 0;
         for (Due { hold, lease, .. }, stands) in holds.iter().zip(standing) {
@@ -429,13 +429,13 @@ impl Watchdog {
                 continue;
             }
             let mut state = hold.lock();
-            if round == Round::Renew {
+            if round == RenewalRound::Renew {
                 state.renewed(sent, *lease);
             }
             state.look_after(hold.key(), sent);
             self.place(hold, &mut state, now);
         }
-        if round == Round::Renew {
+        if round == RenewalRound::Renew {
             // Comes last, so that none of the holds waits for it.
             holds.iter().for_each(|due| self.tell_wait(&due.hold));
             let renewals = &self.tally().renewals;
@@ -446,10 +446,10 @@ impl Watchdog {
     }
 
     /// Schedules another try for holds whose request failed. Their deadlines stay as they were.
-    fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
+    fn unanswered(&self, round: RenewalRound, holds: &[Due], error: &Error, sent: BootInstant) {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
-        if round == Round::Renew {
+        if round == RenewalRound::Renew {
             self.tally().renewals.failed.add(count as u64);
         }
         // A server that does not answer is logged once, as an outage.
@@ -465,7 +465,7 @@ impl Watchdog {
         }
         for Due { hold, .. } in holds {
             let mut state = hold.lock();
-            state.unanswered(now, round == Round::Renew);
+            state.unanswered(now, round == RenewalRound::Renew);
             self.place(hold, &mut state, now);
         }
     }

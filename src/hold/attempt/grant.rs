@@ -25,7 +25,7 @@ use crate::hold::request::Terms;
 use crate::loss::LossReason;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::fair;
-use crate::session::grants::Told;
+use crate::session::grants::GrantNews;
 use crate::session::left::Handoff;
 use crate::session::share::{Asking, LeftHere};
 
@@ -64,8 +64,8 @@ impl Attempt<'_> {
             return std::future::pending().await;
         };
         match expected.told().await {
-            Told::Granted(sent) => self.go_on(sent, 1, None).map(Some),
-            Told::Ask => Ok(None),
+            GrantNews::Granted(sent) => self.go_on(sent, 1, None).map(Some),
+            GrantNews::Ask => Ok(None),
         }
     }
 

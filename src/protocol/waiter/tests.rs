@@ -11,7 +11,7 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::policy::{COUNTER, Policy};
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::protocol::waiter::{
-    Channels, Listening, Local, Refusal, Start, Step, UNCONFIRMED_POLL, Waiter,
+    BusyAnswer, CallChannels, Listening, Local, Start, UNCONFIRMED_POLL, Waiter, WaiterStep,
 };
 
 const CAP: Duration = Duration::from_secs(5);
@@ -20,13 +20,13 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// One round of a wait: the state before the request, the answer, and what is received after it.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    before: Channels,
-    after: Channels,
+    before: CallChannels,
+    after: CallChannels,
     is_held: bool,
     is_renewed: bool,
     has_had_its_share: bool,
     yields: bool,
-    refusal: Refusal,
+    refusal: BusyAnswer,
     elapsed: Duration,
     woken: Listening,
 }
@@ -53,18 +53,18 @@ fn listening() -> impl Strategy<Value = Listening> {
     ]
 }
 
-fn channels() -> impl Strategy<Value = Channels> {
-    (listening(), listening()).prop_map(|(own, common)| Channels { own, common })
+fn channels() -> impl Strategy<Value = CallChannels> {
+    (listening(), listening()).prop_map(|(own, common)| CallChannels { own, common })
 }
 
 fn millis() -> impl Strategy<Value = Duration> {
     (0u64..20_000).prop_map(Duration::from_millis)
 }
 
-fn refusal() -> impl Strategy<Value = Refusal> {
+fn refusal() -> impl Strategy<Value = BusyAnswer> {
     let ttl = proptest::option::of(millis()).prop_map(|left| left.map_or(Ttl::Never, Ttl::Ends));
     let remind_in = proptest::option::of(millis());
-    (ttl, any::<bool>(), remind_in).prop_map(|(ttl, is_told_with_all, remind_in)| Refusal {
+    (ttl, any::<bool>(), remind_in).prop_map(|(ttl, is_told_with_all, remind_in)| BusyAnswer {
         ttl,
         is_told_with_all,
         remind_in,
@@ -136,25 +136,25 @@ proptest! {
             prop_assert!(start != Start::Yield || round.has_had_its_share && !trusted);
             let was_refused = start == Start::Ask && !round.yields;
             let (park, own) = match step {
-                Step::GiveUp => {
+                WaiterStep::GiveUp => {
                     prop_assert!(now >= end, "gave up early");
                     return Ok(());
                 }
-                Step::Ask => {
+                WaiterStep::Ask => {
                     prop_assert!(!was_refused && (policy.listens || now >= end), "a hot loop");
                     continue;
                 }
-                Step::Pause(pause) => {
+                WaiterStep::Pause(pause) => {
                     prop_assert!(!policy.listens && !was_refused);
                     prop_assert!(pause <= now.until(end) && pause <= CAP && !pause.is_zero());
                     now = now.plus(pause);
                     continue;
                 }
-                Step::Park(park) => {
+                WaiterStep::Park(park) => {
                     prop_assert!(!policy.listens);
                     (park, Listening::No)
                 }
-                Step::Listen { common, at_most } => {
+                WaiterStep::Listen { common, at_most } => {
                     prop_assert!(policy.listens);
                     let is_unplaced = policy.takes_turns && woken && !waiter.is_in_turn();
                     let wanted = was_refused && (round.refusal.is_told_with_all || is_unplaced);
@@ -218,7 +218,7 @@ fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
     };
     let now = BootInstant::from_millis(0);
     let mut waiter = Waiter::new(policy);
-    let channels = |own| Channels {
+    let channels = |own| CallChannels {
         own,
         common: Listening::No,
     };
@@ -251,13 +251,13 @@ fn call_without_messages_asks_once_a_poll_cap_though_a_hold_of_this_process_stan
     let wake_source = WakeSource::pauses(Backoff::exponential(), CAP);
     let mut wait = Wait::new(now, Deadline::Never, CAP, wake_source);
     let mut waiter = Waiter::new(policy);
-    let start = |waiter: &mut Waiter, now| waiter.start(now, Channels::default(), &Held);
+    let start = |waiter: &mut Waiter, now| waiter.start(now, CallChannels::default(), &Held);
     for _ in 0..2 {
         let until = now.plus(CAP);
         // What happens here wakes the call, and is no reason to trust the hold for longer.
         while now < until {
             assert_eq!(start(&mut waiter, now), Start::Spare);
-            let Step::Park(at_most) = waiter.spared(&mut wait, now, CAP, 0.5) else {
+            let WaiterStep::Park(at_most) = waiter.spared(&mut wait, now, CAP, 0.5) else {
                 panic!("it does not park");
             };
             assert_eq!(now.plus(at_most), until);

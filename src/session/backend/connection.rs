@@ -1,7 +1,7 @@
 //! The connection that commands go over: one for each server, shared by all its callers.
 //!
 //! This is the callers' side. The other side is a task ([`keep`]), started by the first use on the runtime of the
-//! client. It connects, reads, writes what callers left over, and connects again. Between them is [`Shared`].
+//! client. It connects, reads, writes what callers left over, and connects again. Between them is [`ConnectionShared`].
 //!
 //! # Invariants
 //!
@@ -28,7 +28,7 @@ use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
 use super::link::Link;
 use super::meter::Meter;
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::Error;
@@ -36,7 +36,7 @@ use crate::protocol::script::Script;
 
 /// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionShared>,
     /// How to connect. Closing it stops following the sentinels.
     dialer: Dialer,
     /// The runtime of its task. The caller that uses the connection first may be on another one.
@@ -46,10 +46,10 @@ pub(super) struct Connection {
 }
 
 /// What callers and the task have in common.
-pub(super) struct Shared {
+pub(super) struct ConnectionShared {
     pub(super) meter: Arc<dyn Meter>,
     /// Called when the server is lost, and when it is reached again.
-    pub(super) changed: Box<dyn Fn(Change) + Send + Sync>,
+    pub(super) changed: Box<dyn Fn(PreviousConnection) + Send + Sync>,
     /// The requests of the present connection. Replaced as a whole with each connection.
     pub(super) desk: Mutex<Desk>,
     /// Signals that there is something to write.
@@ -67,7 +67,7 @@ pub(super) struct Shared {
 
 /// What became of a connection that was open before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum PreviousConnection {
     /// It broke, and the first attempt to make another one failed.
     Unreachable,
     /// Another connection is open. Nothing has been read from it yet: the holds are checked now, in case the server
@@ -89,14 +89,14 @@ pub(super) struct Status {
 }
 
 impl Connection {
-    /// Creates a connection that is made when it is first used. `changed` is called for each [`Change`].
+    /// Creates a connection that is made when it is first used. `changed` is called for each [`PreviousConnection`].
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
         meter: Arc<dyn Meter>,
-        changed: impl Fn(Change) + Send + Sync + 'static,
+        changed: impl Fn(PreviousConnection) + Send + Sync + 'static,
     ) -> Self {
-        let shared = Shared {
+        let shared = ConnectionShared {
             meter,
             changed: Box::new(changed),
             desk: Mutex::default(),
@@ -128,7 +128,7 @@ impl Connection {
     /// connection if there is none.
     ///
     /// If the future is dropped, the request may still run.
-    pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
+    pub(super) async fn ask(&self, request: WireRequest, left: Duration) -> Result<Said, Broken> {
         self.keep(None);
         // Set once the desk has the request. A time-out before that means that nothing was sent.
         let mut is_sent = false;
@@ -161,7 +161,7 @@ impl Connection {
     /// If the future is dropped, the requests may still run.
     pub(super) async fn ask_all(
         &self,
-        requests: &[Request],
+        requests: &[WireRequest],
         left: Duration,
     ) -> Result<Vec<Said>, Broken> {
         self.keep(None);
@@ -187,7 +187,7 @@ impl Connection {
     /// Writes a request without waiting. Returns `None` if no connection takes it.
     ///
     /// [`replied`] waits for the reply, if anybody wants it.
-    pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
+    pub(super) fn post(&self, request: &WireRequest) -> Option<desk::Reply> {
         let one = slice::from_ref(request);
         self.shared.give(one, |desk| desk.post(request)).ok()
     }
@@ -197,7 +197,7 @@ impl Connection {
     ///
     /// The status is read with the desk locked: a desk never belongs to a later connection than the one that the status
     /// shows as open.
-    pub(super) fn post_on(&self, epoch: u64, request: &Request) -> Option<desk::Reply> {
+    pub(super) fn post_on(&self, epoch: u64, request: &WireRequest) -> Option<desk::Reply> {
         let on_it = |desk: &mut Desk| {
             let status = self.shared.status.borrow();
             match status.is_open && status.epoch == epoch {
@@ -314,16 +314,16 @@ async fn answer(reply: desk::Reply) -> Result<Said, Broken> {
     replied.unwrap_or_else(|_| Err(Broken::Cut(no_connection())))
 }
 
-impl Shared {
+impl ConnectionShared {
     /// Gives the desk a request whose caller waits.
-    pub(super) fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
+    pub(super) fn send(&self, request: &WireRequest) -> Result<desk::Reply, Error> {
         self.give(slice::from_ref(request), |desk| desk.send(request))
     }
 
     /// Gives requests to the desk, all of them in one step.
     ///
     /// If one does not fit, those before it are sent all the same, and nobody waits for their replies.
-    fn send_all(&self, requests: &[Request]) -> Result<Vec<desk::Reply>, Error> {
+    fn send_all(&self, requests: &[WireRequest]) -> Result<Vec<desk::Reply>, Error> {
         self.give(requests, |desk| {
             requests.iter().map(|request| desk.send(request)).collect()
         })
@@ -334,7 +334,7 @@ impl Shared {
     /// Fails if there is no connection or no room; a single request was not sent then.
     fn give<T>(
         &self,
-        requests: &[Request],
+        requests: &[WireRequest],
         give: impl FnOnce(&mut Desk) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut desk = self.lock();

@@ -23,13 +23,13 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use super::connection::{Change, Shared, Status};
+use super::connection::{ConnectionShared, PreviousConnection, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
 use super::identity::Living;
 use super::link::{ConnectionId, Link};
 use super::meter::OpenConnection;
-use super::resp::{self, Request, Said};
+use super::resp::{self, Said, WireRequest};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -68,7 +68,7 @@ const INBOX: usize = 16 << 10;
 /// Declares the connection over when its task is dropped, for whatever reason, so that no caller waits for it.
 ///
 /// Without the task nobody reads replies, and requests in the desk would wait for their time-outs.
-pub(super) struct Kept(pub(super) Arc<Shared>);
+pub(super) struct Kept(pub(super) Arc<ConnectionShared>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -124,7 +124,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
             }
             Err(error) => {
                 if mem::take(&mut was_open) {
-                    (shared.changed)(Change::Unreachable);
+                    (shared.changed)(PreviousConnection::Unreachable);
                 }
                 error
             }
@@ -158,11 +158,11 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
     }
 }
 
-impl Shared {
+impl ConnectionShared {
     /// Reads and writes until the connection breaks, and returns why it did.
     ///
-    /// The connection is announced in this order: its desk, its status, then [`Change::Reconnected`], on which holds
-    /// are checked.
+    /// The connection is announced in this order: its desk, its status, then [`PreviousConnection::Reconnected`], on which
+    /// holds are checked.
     async fn serve(&self, link: Link, dialer: &Dialer) -> Error {
         let Link {
             socket, place, due, ..
@@ -179,7 +179,7 @@ impl Shared {
         let epoch = self.status.borrow().epoch;
         let _open = OpenConnection::new(&*self.meter, epoch > 1);
         if epoch > 1 {
-            (self.changed)(Change::Reconnected);
+            (self.changed)(PreviousConnection::Reconnected);
         }
         // Whichever half fails first ends both.
         let broken = tokio::select! {
@@ -272,8 +272,8 @@ impl Shared {
     }
 }
 
-impl Living for Shared {
-    async fn log_in(&self, auth: Request) -> Option<Said> {
+impl Living for ConnectionShared {
+    async fn log_in(&self, auth: WireRequest) -> Option<Said> {
         self.send(&auth).ok()?.await.ok()?.ok()
     }
 }

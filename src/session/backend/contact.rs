@@ -63,7 +63,7 @@ const NO_PASSWORD: &str = "a password was given, but it has none";
 
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ContactStep {
     /// To ask the application for the login.
     Identify,
     /// To reach the address.
@@ -78,55 +78,55 @@ pub(super) enum Step {
 /// Builds the error of a server that could not be reached, or that broke off the connection.
 ///
 /// `step` is how far it came; `is_secure` says whether TLS was asked for.
-pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error) -> Error {
+pub(super) fn failed(place: &str, step: ContactStep, is_secure: bool, error: io::Error) -> Error {
     #[cfg(feature = "tls")]
     let known = tls::advice(&error);
     #[cfg(not(feature = "tls"))]
     let known = None;
     // What rustls says is more exact than the kind of an I/O error, so it comes first.
     let advice = known.or_else(|| match (error.kind(), step) {
-        (io::ErrorKind::ConnectionRefused, Step::Connect) => {
+        (io::ErrorKind::ConnectionRefused, ContactStep::Connect) => {
             Some("nothing listens there; is the server running, and is this its address?")
         }
-        (io::ErrorKind::NotFound, Step::Connect) => {
+        (io::ErrorKind::NotFound, ContactStep::Connect) => {
             Some("is the server running, and is this its `unixsocket`?")
         }
         // Whoever sends a certificate does use TLS.
         #[cfg(feature = "tls")]
-        (_, Step::Secure) if tls::fault(&error).is_none() => Some(WITHOUT_TLS),
+        (_, ContactStep::Secure) if tls::fault(&error).is_none() => Some(WITHOUT_TLS),
         (
             // A server that speaks only TLS hangs up on plain commands.
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe,
-            Step::Talk,
+            ContactStep::Talk,
         ) if !is_secure => Some(WITH_TLS),
         _ => None,
     });
     let what = match step {
-        Step::Identify => format!("its credentials could not be obtained: {error}"),
+        ContactStep::Identify => format!("its credentials could not be obtained: {error}"),
         _ => error.to_string(),
     };
     error_of(place, &what, advice).caused_by(error)
 }
 
 /// Builds the error of a step that took too long.
-pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
+pub(super) fn late(place: &str, step: ContactStep, late: Elapsed) -> Error {
     let (what, advice) = match step {
-        Step::Identify => (
+        ContactStep::Identify => (
             "its credentials were not there in time; see Config::credentials, and Config::connect_timeout",
             None,
         ),
-        Step::Connect => (
+        ContactStep::Connect => (
             "no answer; is this its address, or does a firewall block it?",
             None,
         ),
         #[cfg(feature = "tls")]
-        Step::Secure => (
+        ContactStep::Secure => (
             "it accepted the connection but did not answer",
             Some(WITHOUT_TLS),
         ),
-        Step::Talk => ("it accepted the connection but did not answer", None),
+        ContactStep::Talk => ("it accepted the connection but did not answer", None),
     };
     error_of(place, what, advice).caused_by(late)
 }

@@ -15,7 +15,7 @@ use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::error::Elapsed;
 
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -56,7 +56,7 @@ pub(super) struct Desk {
     /// The writing task sleeps while it is empty.
     unsent: BytesMut,
     /// One entry for each reply that is still to come, in the order of the requests.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingReply>,
     /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. A request
     /// was sent if its end is not beyond `taken`.
     given: u64,
@@ -81,7 +81,7 @@ struct Open {
 }
 
 /// A reply that is still to come.
-pub(super) struct Waiting {
+pub(super) struct PendingReply {
     /// Where its request ends, in the count of `given`.
     end: u64,
     /// When its request came in.
@@ -128,7 +128,7 @@ impl Desk {
     /// writing task sends them with whatever else has gathered.
     ///
     /// Fails if there is no connection or no room; the request is not sent then, now or later.
-    pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
+    pub(super) fn send(&mut self, request: &WireRequest) -> Result<Reply, Error> {
         let is_idle = self.waiting.is_empty() && self.unsent.is_empty();
         let is_due = is_idle || self.unsent.len() + request.bytes().len() >= PACKET;
         self.take(request, is_due)
@@ -138,12 +138,12 @@ impl Desk {
     /// now, and with it the task that would write later.
     ///
     /// A request behind others that the socket has not taken goes out with them, or not at all.
-    pub(super) fn post(&mut self, request: &Request) -> Result<Reply, Error> {
+    pub(super) fn post(&mut self, request: &WireRequest) -> Result<Reply, Error> {
         self.take(request, true)
     }
 
     /// Enters a request, and writes what the socket takes if that is due `at_once`.
-    fn take(&mut self, request: &Request, at_once: bool) -> Result<Reply, Error> {
+    fn take(&mut self, request: &WireRequest, at_once: bool) -> Result<Reply, Error> {
         let socket = self.open()?.socket.clone();
         if !self.has_room(request) {
             let text = "too many requests are waiting for this server";
@@ -174,7 +174,7 @@ impl Desk {
 
     /// Whether a request fits within the bounds: a server that does not answer must not take all the memory of its
     /// clients.
-    fn has_room(&self, request: &Request) -> bool {
+    fn has_room(&self, request: &WireRequest) -> bool {
         let unsent = self.unsent.len() + request.bytes().len();
         self.waiting.len() < MOST_WAITING && unsent <= MOST_UNSENT
     }
@@ -187,11 +187,11 @@ impl Desk {
     /// Enters each command of a request into the queue of those in flight. Only the last one has a caller.
     ///
     /// The reply to a command without a caller is ignored.
-    fn wait_for(&mut self, request: &Request) -> Reply {
+    fn wait_for(&mut self, request: &WireRequest) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
         let (end, since) = (self.given, BootInstant::now());
-        let waiting = |caller, script| Waiting {
+        let waiting = |caller, script| PendingReply {
             end,
             since,
             caller,
@@ -229,7 +229,7 @@ impl Desk {
     /// no request is in flight.
     ///
     /// Called for each reply in the order of arrival: see invariant 1.
-    pub(super) fn replied(&mut self, said: Option<&Said>) -> Option<Waiting> {
+    pub(super) fn replied(&mut self, said: Option<&Said>) -> Option<PendingReply> {
         self.has_answered |= said.is_some();
         self.is_garbled |= said.is_none();
         let waiting = self.waiting.pop_front()?;
@@ -271,7 +271,7 @@ impl Desk {
     pub(super) fn end(self, error: &Error) -> Ended {
         // Garbled bytes may not have been the reply to the request that they were matched with.
         let mut is_settled = self.open.is_some() && !self.is_garbled;
-        for Waiting { end, caller, .. } in self.waiting {
+        for PendingReply { end, caller, .. } in self.waiting {
             // A server does not run part of a command, so a request that was written in part is unsent.
             let was_sent = end <= self.taken;
             is_settled &= !was_sent;
@@ -315,7 +315,7 @@ mod tests {
         let mut desk = Desk::new(Arc::new(near.await.unwrap()));
         // As in a forked child, whose process id differs.
         desk.open.as_mut().unwrap().process += 1;
-        let refused = desk.post(&Request::of(&["PING"]));
+        let refused = desk.post(&WireRequest::of(&["PING"]));
         let error = refused.err().unwrap().to_string();
         assert!(error.contains("forked"), "{error}");
         assert!(!desk.has_unsent());
@@ -329,7 +329,7 @@ mod tests {
         let (mut far, _) = listener.accept().await.unwrap();
         near.writable().await.unwrap();
         let mut desk = Desk::new(Arc::new(near));
-        let request = Request::of(&["PING", &"x".repeat(100)]);
+        let request = WireRequest::of(&["PING", &"x".repeat(100)]);
         let mut replies = vec![desk.send(&request).unwrap()];
         assert!(!desk.has_unsent(), "nothing was under way");
         let mut gathered = 0;

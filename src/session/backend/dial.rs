@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::contact::{Step, failed, late, refused, refused_login, unfit};
+use super::contact::{ContactStep, failed, late, refused, refused_login, unfit};
 use super::identity::Identity;
 use super::link::{ConnectionId, Link};
 use super::network;
 use super::refusal::code;
-use super::resp::{Request, Said, Version};
+use super::resp::{Said, Version, WireRequest};
 use super::sentinel::Sentinels;
 use super::socket::{Opened, Socket};
 #[cfg(feature = "tls")]
-use super::tls::Connector;
+use super::tls::TlsDialer;
 use crate::config::{Address, Config, Deployment, Protocol, Server};
 use crate::error::Error;
 use crate::protocol::reply::Reply;
@@ -34,7 +34,7 @@ pub(super) struct Dialer {
     /// Where to connect without sentinels. With sentinels it is only a name in logs.
     pub(super) server: Server,
     #[cfg(feature = "tls")]
-    pub(super) tls: Option<Connector>,
+    pub(super) tls: Option<TlsDialer>,
     /// The name of the connection, which operators see.
     pub(super) name: Arc<str>,
     /// How long each step on the way to a server may take.
@@ -100,7 +100,7 @@ impl Dialer {
     /// A connection to a replica could take no lock, and would not break by itself.
     async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
         let mut link = self.dial_server(server).await?;
-        let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
+        let [role] = self.talk(&mut link, &[WireRequest::of(&["ROLE"])]).await?;
         match is_of_replica(Some(&role)) {
             // A sentinel may learn of a failover late.
             true => {
@@ -124,11 +124,13 @@ impl Dialer {
     /// Used for sentinels, and for the steps below.
     pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
-        let opened = self.step(&place, Step::Connect, self.reach(server)).await?;
+        let opened = self
+            .step(&place, ContactStep::Connect, self.reach(server))
+            .await?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let secured = tls.secure(&server.host, opened);
-            let secured = self.step(&place, Step::Secure, secured).await?;
+            let secured = self.step(&place, ContactStep::Secure, secured).await?;
             return Ok(Link::new(Arc::new(secured), place));
         }
         Ok(Link::new(opened, place))
@@ -161,18 +163,18 @@ impl Dialer {
         // A connection begins with database 0.
         let selects = self.config.database != 0;
         let mut requests = vec![
-            Request::of(&["CLIENT", "SETNAME", &self.name]),
-            Request::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
-            Request::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
+            WireRequest::of(&["CLIENT", "SETNAME", &self.name]),
+            WireRequest::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
+            WireRequest::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
         ];
         if selects {
-            requests.insert(0, Request::of(&["SELECT", &number]));
+            requests.insert(0, WireRequest::of(&["SELECT", &number]));
         }
         let greeted_as = greeting.field("mode");
         if greeted_as.is_none() {
-            requests.push(Request::of(&["INFO", "server"]));
+            requests.push(WireRequest::of(&["INFO", "server"]));
         }
-        requests.push(Request::of(&["CLIENT", "INFO"]));
+        requests.push(WireRequest::of(&["CLIENT", "INFO"]));
         let said = self.talk_all(&mut link, &requests).await?;
         let informed = || {
             said.iter()
@@ -233,7 +235,7 @@ impl Dialer {
     ///
     /// The address is compared too, since after a restart another client may have the id.
     async fn replace(&self, link: &mut Link, old: &ConnectionId) -> Result<(), Error> {
-        let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
+        let kill = WireRequest::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
         self.talk(link, &[kill]).await.map(drop)
     }
 
@@ -247,9 +249,9 @@ impl Dialer {
         if self.config.protocol == Protocol::Resp3 {
             let hello = match identity.words() {
                 Some((user, password)) => {
-                    Request::of(&["HELLO", "3", "AUTH", user.unwrap_or("default"), password])
+                    WireRequest::of(&["HELLO", "3", "AUTH", user.unwrap_or("default"), password])
                 }
-                None => Request::of(&["HELLO", "3"]),
+                None => WireRequest::of(&["HELLO", "3"]),
             };
             link.version = Version::Resp3;
             match self.talk(link, &[hello]).await? {
@@ -279,7 +281,7 @@ impl Dialer {
     pub(super) async fn talk<const N: usize>(
         &self,
         link: &mut Link,
-        requests: &[Request; N],
+        requests: &[WireRequest; N],
     ) -> Result<[Said; N], Error> {
         let said = self.talk_all(link, requests).await?;
         // There are as many replies as requests.
@@ -287,9 +289,14 @@ impl Dialer {
             .map_err(|_| unfit(&link.place, "it sent an unexpected number of replies"))
     }
 
-    async fn talk_all(&self, link: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Error> {
+    async fn talk_all(
+        &self,
+        link: &mut Link,
+        requests: &[WireRequest],
+    ) -> Result<Vec<Said>, Error> {
         let place = link.place.clone();
-        self.step(&place, Step::Talk, link.talk(requests)).await
+        self.step(&place, ContactStep::Talk, link.talk(requests))
+            .await
     }
 
     /// Runs one step of connecting, for at most `patience`.
@@ -298,7 +305,7 @@ impl Dialer {
     pub(super) async fn step<T>(
         &self,
         place: &str,
-        step: Step,
+        step: ContactStep,
         done: impl Future<Output = io::Result<T>>,
     ) -> Result<T, Error> {
         match timeout(self.patience, done).await {

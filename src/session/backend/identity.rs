@@ -10,9 +10,9 @@ use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::contact::{Step, refused_login};
+use super::contact::{ContactStep, refused_login};
 use super::dial::Dialer;
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use crate::clock::BootInstant;
 use crate::config::{Login, Provider, Secret, Server};
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub(super) struct Identity {
 /// A connection that can log in again while it is in use.
 pub(super) trait Living: Sync {
     /// Sends the command and returns the reply, or `None` if the connection has ended or is about to.
-    fn log_in(&self, auth: Request) -> impl Future<Output = Option<Said>> + Send;
+    fn log_in(&self, auth: WireRequest) -> impl Future<Output = Option<Said>> + Send;
 }
 
 impl Identity {
@@ -48,10 +48,10 @@ impl Identity {
     }
 
     /// Returns the command that logs in, if there is anything to log in with.
-    pub(super) fn auth(&self) -> Option<Request> {
+    pub(super) fn auth(&self) -> Option<WireRequest> {
         Some(match self.words()? {
-            (Some(user), password) => Request::of(&["AUTH", user, password]),
-            (None, password) => Request::of(&["AUTH", password]),
+            (Some(user), password) => WireRequest::of(&["AUTH", user, password]),
+            (None, password) => WireRequest::of(&["AUTH", password]),
         })
     }
 }
@@ -93,7 +93,7 @@ impl Dialer {
             Ok(answered) => answered.map_err(io::Error::other),
             Err(_) => Err(io::Error::other("they panicked")),
         });
-        let login = self.step(&place, Step::Identify, asked).await?;
+        let login = self.step(&place, ContactStep::Identify, asked).await?;
         Ok(Identity {
             is_asked: true,
             due: login.renewed_after.map(|after| began.plus(after)),

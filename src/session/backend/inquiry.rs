@@ -11,7 +11,7 @@ use super::connection::Broken;
 use super::dial::is_of_replica;
 use super::node::Node;
 use super::refusal::code;
-use super::resp::Request;
+use super::resp::WireRequest;
 use super::run::RESEND_PAUSE;
 use super::slots;
 use crate::clock::BootInstant;
@@ -119,8 +119,8 @@ impl Backend {
             let left = BootInstant::now().until(end);
             let request = match asking {
                 // Both go in one piece: a command between them would use up the permission.
-                true => Request::of(&["ASKING"]).then(words),
-                false => Request::of(words),
+                true => WireRequest::of(&["ASKING"]).then(words),
+                false => WireRequest::of(words),
             };
             let broken = match node.commands.ask(request, left).await {
                 Ok(told) => {

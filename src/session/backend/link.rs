@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use super::resp::{self, Heard, Request, Said, Version};
+use super::resp::{self, Heard, Said, Version, WireRequest};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 
@@ -81,7 +81,7 @@ impl Link {
     ///
     /// Pushes that come in between are passed over. Dropping the future leaves replies unread, after which the link
     /// must not be used.
-    pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
+    pub(super) async fn talk(&mut self, requests: &[WireRequest]) -> io::Result<Vec<Said>> {
         // A server that hung up may have said why, so its words are read before the error of the write is returned.
         let sent = self.send(requests).await;
         let mut replies = Vec::new();
@@ -104,8 +104,12 @@ impl Link {
     /// Sends commands together, without waiting for replies.
     ///
     /// Dropping the future may leave a request half sent, after which the link must not be used.
-    pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
-        let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
+    pub(super) async fn send(&mut self, requests: &[WireRequest]) -> io::Result<()> {
+        let bytes: Vec<u8> = requests
+            .iter()
+            .flat_map(WireRequest::bytes)
+            .copied()
+            .collect();
         self.socket.write_all(&bytes).await
     }
 

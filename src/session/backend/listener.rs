@@ -23,7 +23,7 @@ use super::dial::Dialer;
 use super::identity::Living;
 use super::link::Link;
 use super::meter::Meter;
-use super::resp::{Request, Said, Version};
+use super::resp::{Said, Version, WireRequest};
 use super::slots::{self, Redirect};
 use super::told::{ChannelCommand, PING, Told, told};
 use crate::clock::BootInstant;
@@ -43,7 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// Read once, after the answer to a PING that was sent behind the command.
 #[derive(Debug)]
-pub(crate) struct Asked(oneshot::Receiver<Answered>);
+pub(crate) struct ChannelOrder(oneshot::Receiver<Answered>);
 
 /// A server's answer to a command for messages: `Ok`, or the words in which it refuses.
 type Answered = Result<(), String>;
@@ -52,7 +52,7 @@ type Answered = Result<(), String>;
 ///
 /// Its task is started by the first command, or by [`connect`](Self::connect).
 pub(super) struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     dialer: Dialer,
     /// The runtime of its task. The caller that uses the connection first may be on another one.
     runtime: Handle,
@@ -61,7 +61,7 @@ pub(super) struct Listener {
 }
 
 /// What callers and the task have in common.
-struct Shared {
+struct ListenerShared {
     meter: Arc<dyn Meter>,
     /// The way to the present connection. Taking it away leads to another connection.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
@@ -89,7 +89,7 @@ struct Order {
     /// The channel, or empty without one.
     channel: String,
     /// The command itself, if it logs in. Contains a password.
-    login: Option<Request>,
+    login: Option<WireRequest>,
     answer: oneshot::Sender<Answered>,
 }
 
@@ -121,7 +121,7 @@ impl Listener {
         meter: Arc<dyn Meter>,
         disruptions: mpsc::UnboundedSender<Disruption>,
     ) -> Self {
-        let shared = Shared {
+        let shared = ListenerShared {
             meter,
             present: watch::Sender::default(),
             again: watch::Sender::default(),
@@ -184,8 +184,10 @@ impl Listener {
         command: ChannelCommand,
         channel: &str,
         budget: Duration,
-    ) -> Result<Asked, Error> {
-        self.order(command.word(), channel, budget).await.map(Asked)
+    ) -> Result<ChannelOrder, Error> {
+        self.order(command.word(), channel, budget)
+            .await
+            .map(ChannelOrder)
     }
 
     /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
@@ -263,7 +265,7 @@ impl Listener {
 }
 
 /// Connects, serves the connection until it breaks, and connects again, without end.
-async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
+async fn keep(shared: Arc<ListenerShared>, dialer: Dialer, mut link: Option<Link>) {
     let mut is_first = true;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -304,7 +306,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
     }
 }
 
-impl Shared {
+impl ListenerShared {
     /// Sends commands and passes on what arrives, until the connection breaks or is given up.
     ///
     /// Commands without an answer end with this future.
@@ -405,11 +407,11 @@ impl Shared {
 }
 
 /// The present connection.
-struct Present<'a>(&'a Shared, Version);
+struct Present<'a>(&'a ListenerShared, Version);
 
 impl Living for Present<'_> {
     /// In RESP2, a connection that listens to channels does not accept AUTH, so another connection is made.
-    async fn log_in(&self, auth: Request) -> Option<Said> {
+    async fn log_in(&self, auth: WireRequest) -> Option<Said> {
         let Self(shared, version) = self;
         if *version == Version::Resp2 {
             shared.present.send_replace(None);
@@ -429,15 +431,15 @@ impl Living for Present<'_> {
 
 impl Order {
     /// Returns the request, once.
-    fn request(&mut self) -> Request {
+    fn request(&mut self) -> WireRequest {
         self.login.take().unwrap_or_else(|| match self.command {
-            PING => Request::of(&[PING]),
-            command => Request::of(&[command, &self.channel]),
+            PING => WireRequest::of(&[PING]),
+            command => WireRequest::of(&[command, &self.channel]),
         })
     }
 }
 
-impl Asked {
+impl ChannelOrder {
     /// Returns `Ok(None)` if the command was carried out, and the redirection if another server has the channel's slot.
     /// Returns `Err` if the server has refused, or has not answered so far.
     ///

@@ -6,16 +6,16 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use super::ConnectionSettings;
 use super::Disruption;
-use super::MinReplicas;
-use super::Settings;
-use super::connection::{Change, Connection};
+use super::RequiredAcks;
+use super::connection::{Connection, PreviousConnection};
 use super::dial::Dialer;
 use super::listener::Listener;
 use super::meter::Meter;
 use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
-use super::tls::Connector;
+use super::tls::TlsDialer;
 use super::transaction::Transactions;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
@@ -28,11 +28,11 @@ pub(super) struct Maker {
     /// The user's configuration, logins included.
     config: Arc<Config>,
     #[cfg(feature = "tls")]
-    tls: Option<Connector>,
+    tls: Option<TlsDialer>,
     /// The time limit of questions that the backend asks on its own behalf.
     pub(super) command_timeout: Duration,
     /// How many replicas have to acknowledge a hold, if any do.
-    pub(super) min_replicas: Option<MinReplicas>,
+    pub(super) min_replicas: Option<RequiredAcks>,
     /// The runtime of the connections' tasks.
     pub(super) runtime: Handle,
     /// Where to report that holds may no longer stand.
@@ -51,12 +51,12 @@ impl Maker {
     /// Fails if the configured certificates cannot be used.
     pub(super) fn new(
         config: Config,
-        settings: Settings,
+        settings: ConnectionSettings,
         disruptions: mpsc::UnboundedSender<Disruption>,
     ) -> Result<Self, Error> {
         let mut maker = Self {
             #[cfg(feature = "tls")]
-            tls: config.tls.as_ref().map(Connector::new).transpose()?,
+            tls: config.tls.as_ref().map(TlsDialer::new).transpose()?,
             config: config.into(),
             command_timeout: settings.command_timeout,
             min_replicas: settings.min_replicas,
@@ -89,8 +89,8 @@ impl Maker {
         let changed = move |change| {
             let disruption = match change {
                 // A new connection may lead to another server, or to one that has lost its data.
-                Change::Reconnected => Disruption::Node(node),
-                Change::Unreachable => Disruption::Unreachable(node),
+                PreviousConnection::Reconnected => Disruption::Node(node),
+                PreviousConnection::Unreachable => Disruption::Unreachable(node),
             };
             disruptions.send(disruption).ok();
         };

@@ -71,7 +71,7 @@ use crate::protocol::script::Script;
 
 use channels::Channels;
 use cluster::Cluster;
-pub(crate) use listener::{Asked, PushEvent};
+pub(crate) use listener::{ChannelOrder, PushEvent};
 use maker::Maker;
 pub(crate) use meter::Meter;
 pub(crate) use node::Node;
@@ -92,7 +92,7 @@ pub(crate) struct Backend {
 
 /// The settings of a client's connections, apart from where they lead.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ConnectionSettings {
     /// The name of the connections, which operators see, and of the client's own channel.
     pub(crate) name: Arc<str>,
     /// The time limit of commands about servers and channels.
@@ -102,14 +102,14 @@ pub(crate) struct Settings {
     /// Whether to use sharded pub/sub in a cluster. `None` uses it if the cluster knows it.
     pub(crate) sharded: Option<bool>,
     /// How many replicas have to acknowledge a grant, if any do.
-    pub(crate) min_replicas: Option<MinReplicas>,
+    pub(crate) min_replicas: Option<RequiredAcks>,
     /// Counts what goes over the connections.
     pub(crate) meter: Arc<dyn Meter>,
 }
 
 /// How many replicas have to acknowledge something, and within which time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MinReplicas {
+pub(crate) struct RequiredAcks {
     pub(crate) least: u32,
     pub(crate) within: Duration,
     /// Rewrites any number of keys without changing them. Answers `written` and the number of keys.
@@ -170,12 +170,12 @@ impl Backend {
     /// nothing is left running.
     pub(crate) async fn connect(
         config: Config,
-        settings: Settings,
+        settings: ConnectionSettings,
     ) -> Result<(Self, Disruptions), Error> {
         let (disrupted, disruptions) = mpsc::unbounded_channel();
         let deployment = config.deployment.clone();
         let servers = deployment.servers();
-        let Settings {
+        let ConnectionSettings {
             connects_lazily,
             command_timeout,
             sharded,
@@ -346,7 +346,11 @@ impl Backend {
     /// arrive.
     ///
     /// Returns once a connection has taken the command. Fails if there is none within the timeout.
-    pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
+    pub(crate) async fn subscribe(
+        &self,
+        node: &Node,
+        channel: &str,
+    ) -> Result<ChannelOrder, Error> {
         let command = match self.channels() {
             Channels::Sharded => ChannelCommand::SubscribeSharded,
             _ => ChannelCommand::Subscribe,
@@ -358,7 +362,7 @@ impl Backend {
     ///
     /// A refusal is logged once for each server. It is not an error: the connection is good, and other channels may be
     /// allowed.
-    pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: Asked) -> Subscribed {
+    pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: ChannelOrder) -> Subscribed {
         match (asked.outcome(), self.cluster()) {
             (Ok(Some(redirect)), Some(cluster)) => {
                 cluster.learn(&redirect, node);

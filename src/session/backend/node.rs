@@ -19,9 +19,9 @@ use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::refusal::understood;
 use super::replicas::Replicas;
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use super::send_error::SendError;
-use super::silence::{Heard, Silence};
+use super::silence::{Comeback, Silence};
 use super::slots::{self, Range};
 use super::transaction::Transactions;
 use crate::clock::BootInstant;
@@ -63,7 +63,7 @@ pub(crate) struct Node {
     /// The period in which the server has failed every request, if it fails them now.
     pub(super) silence: Silence,
     /// The run id, once the server was asked for it.
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<KnownServer>>,
     /// One permit for each hold that renewals and checks in flight may concern.
     pub(crate) room: Semaphore,
     /// How long a connection may leave a request unanswered before it is replaced.
@@ -73,7 +73,7 @@ pub(crate) struct Node {
 }
 
 /// The identity of the server that the commands go to. Valid as long as the connection has this number.
-struct Known {
+struct KnownServer {
     run_id: Arc<str>,
     /// The number of the connection on which it said so.
     epoch: u64,
@@ -81,7 +81,7 @@ struct Known {
 
 /// How a call is sent: what may differ between two sends of one call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub(super) struct SendForm {
     /// Whether to send the script itself instead of its hash, which the server may not know.
     pub(super) whole: bool,
     /// Whether the call goes to a server that the slot is being moved to.
@@ -161,7 +161,7 @@ impl Node {
     pub(super) async fn ask(
         &self,
         call: &Call<'_>,
-        form: Form,
+        form: SendForm,
         left: Duration,
     ) -> Result<Reply, SendError> {
         let answered = match self.steps(call) {
@@ -182,7 +182,7 @@ impl Node {
             // `failed` records the silence once the call is given up.
             Err(SendError::Broken(_)) => {}
             Err(SendError::Replica(error)) => self.is_silent(BootInstant::now(), true, error),
-            _ if self.spoke() != Heard::PerhapsReplica => {}
+            _ if self.spoke() != Comeback::PerhapsReplica => {}
             // A replica, too, refuses a key of the wrong kind, say. So the server is asked for its role.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
                 Ok(role) if is_of_replica(Some(&role)) => {}
@@ -209,9 +209,9 @@ impl Node {
     }
 
     /// Records an answer, and reports the end of a silence.
-    pub(super) fn spoke(&self) -> Heard {
+    pub(super) fn spoke(&self) -> Comeback {
         let heard = self.silence.spoke();
-        if heard == Heard::Again {
+        if heard == Comeback::Again {
             self.answers_again();
         }
         heard
@@ -227,7 +227,12 @@ impl Node {
     }
 
     /// Sends a call by its script, and interprets the reply.
-    async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, SendError> {
+    async fn send(
+        &self,
+        call: &Call<'_>,
+        form: SendForm,
+        left: Duration,
+    ) -> Result<Reply, SendError> {
         // Read before the request: if the connection changes in between, a request to replace the old one has no
         // effect.
         let epoch = self.commands.epoch();
@@ -252,7 +257,7 @@ impl Node {
     ///
     /// So a lost answer does no harm.
     async fn query(&self, words: &[&str], budget: Duration) -> Result<Said, Broken> {
-        self.commands.ask(Request::of(words), budget).await
+        self.commands.ask(WireRequest::of(words), budget).await
     }
 
     /// Sends a PING, and returns how long the server took to answer.
@@ -298,7 +303,7 @@ impl Node {
             .info("run_id")
             .ok_or_else(|| answer.unexpected())?
             .into();
-        *known() = Some(Known {
+        *known() = Some(KnownServer {
             run_id: run_id.clone(),
             epoch,
         });
@@ -372,7 +377,7 @@ impl Node {
 /// Encodes a call.
 ///
 /// The script goes as a whole or by its hash. A server that does not know the hash says so and runs nothing.
-pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
+pub(super) fn request(call: &Call<'_>, form: SendForm) -> WireRequest {
     let (command, script) = if form.whole {
         ("EVAL", call.script.source())
     } else {
@@ -391,8 +396,8 @@ pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
     let length = head.len() + call.keys.len() + call.args.len();
     let request = match form.asking {
         // Both go in one piece: a command between them would use up the permission.
-        true => Request::of(&["ASKING"]),
-        false => Request::default(),
+        true => WireRequest::of(&["ASKING"]),
+        false => WireRequest::default(),
     };
     request
         .runs(call.script, form.whole)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Backend;
 use super::connection;
 use super::desk;
-use super::node::{Form, Node, request};
+use super::node::{Node, SendForm, request};
 use super::send_error::SendError;
 use crate::clock::BootInstant;
 use crate::protocol::reply::Reply;
@@ -53,7 +53,7 @@ impl Node {
             // Each step needs the answer to the one before.
             return None;
         }
-        let form = Form {
+        let form = SendForm {
             // Nobody may be left to send it again if the server does not know the hash.
             whole: !self.commands.knows(call.script),
             asking: false,

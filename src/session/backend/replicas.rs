@@ -28,12 +28,12 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Backend;
-use super::MinReplicas;
+use super::RequiredAcks;
 use super::connection::{Broken, Connection};
 use super::maker::Maker;
-use super::node::{Form, Node, request};
+use super::node::{Node, SendForm, request};
 use super::refusal::code;
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use super::slots;
 use crate::clock::BootInstant;
 use crate::config::Server;
@@ -65,7 +65,7 @@ pub(crate) trait Look: Send + Sync {
 }
 
 /// What a round says of one hold.
-enum Told {
+enum ReplicaVerdict {
     Outcome(Acknowledged),
     /// The server refused, in these words.
     Refused(String),
@@ -77,39 +77,39 @@ pub(super) struct Replicas {
     connection: Connection,
     /// The runtime of the task. The caller that waits first may be on another one.
     runtime: Handle,
-    asked: MinReplicas,
+    asked: RequiredAcks,
     /// How long the server may take to answer, in addition to the wait.
     patience: Duration,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<ReplicaQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
-    calls: Vec<Waiter>,
+struct ReplicaQueue {
+    calls: Vec<ReplicaWaiter>,
     is_served: bool,
 }
 
 /// One call that waits.
-struct Waiter {
+struct ReplicaWaiter {
     hold: Arc<dyn Look>,
     /// The group of its key: keys of different groups cannot be in one script.
     group: u16,
     end: BootInstant,
     /// How many replicas had the hold in the rounds so far, at most.
     had: u32,
-    told: oneshot::Sender<Told>,
+    told: oneshot::Sender<ReplicaVerdict>,
 }
 
-impl Waiter {
+impl ReplicaWaiter {
     /// Returns what to tell the call after a round, or `None` if it waits for the next one.
     ///
     /// The last round may be too short for the replicas to answer, so the replicas of earlier rounds count.
-    fn outcome(&mut self, told: Told, now: BootInstant) -> Option<Told> {
-        let Told::Outcome(Acknowledged::By(count)) = told else {
+    fn outcome(&mut self, told: ReplicaVerdict, now: BootInstant) -> Option<ReplicaVerdict> {
+        let ReplicaVerdict::Outcome(Acknowledged::By(count)) = told else {
             return Some(told);
         };
         self.had = self.had.max(count);
-        (now >= self.end).then_some(Told::Outcome(Acknowledged::By(self.had)))
+        (now >= self.end).then_some(ReplicaVerdict::Outcome(Acknowledged::By(self.had)))
     }
 }
 
@@ -129,7 +129,7 @@ impl Backend {
             };
             let end = began.plus(replicas.asked.within);
             let (told, outcome) = oneshot::channel();
-            replicas.enter(Waiter {
+            replicas.enter(ReplicaWaiter {
                 hold: hold.clone(),
                 group: self.group(key),
                 end,
@@ -137,9 +137,9 @@ impl Backend {
                 told,
             });
             let error = match outcome.await.map_err(|_| Error::closed())? {
-                Told::Outcome(outcome) => return Ok(outcome),
-                Told::Broken(error) => error,
-                Told::Refused(text) => self.refused(&node, replicas, &text),
+                ReplicaVerdict::Outcome(outcome) => return Ok(outcome),
+                ReplicaVerdict::Broken(error) => error,
+                ReplicaVerdict::Refused(text) => self.refused(&node, replicas, &text),
             };
             if !error.is_passing() || BootInstant::now().plus(PAUSE) >= end {
                 return Err(error);
@@ -171,7 +171,7 @@ impl Backend {
 }
 
 impl Replicas {
-    pub(super) fn new(maker: &Maker, server: &Server, asked: MinReplicas) -> Arc<Self> {
+    pub(super) fn new(maker: &Maker, server: &Server, asked: RequiredAcks) -> Arc<Self> {
         Arc::new(Self {
             connection: maker.apart(server),
             runtime: maker.runtime.clone(),
@@ -182,7 +182,7 @@ impl Replicas {
     }
 
     /// Enters a call for the next round.
-    fn enter(self: &Arc<Self>, waiter: Waiter) {
+    fn enter(self: &Arc<Self>, waiter: ReplicaWaiter) {
         let mut waiting = self.lock();
         waiting.calls.push(waiter);
         if !std::mem::replace(&mut waiting.is_served, true) {
@@ -195,7 +195,7 @@ impl Replicas {
 
     /// Makes rounds until no call waits.
     async fn serve(&self) {
-        let mut calls: Vec<Waiter> = Vec::new();
+        let mut calls: Vec<ReplicaWaiter> = Vec::new();
         loop {
             {
                 let mut waiting = self.lock();
@@ -218,7 +218,7 @@ impl Replicas {
     }
 
     /// Asks once for all of these calls, until the time of the first is over. Returns the outcome of each.
-    async fn round(&self, calls: &[Waiter]) -> Vec<Told> {
+    async fn round(&self, calls: &[ReplicaWaiter]) -> Vec<ReplicaVerdict> {
         let now = BootInstant::now();
         let left = calls.iter().map(|call| now.until(call.end)).min();
         // Zero would wait forever.
@@ -229,7 +229,7 @@ impl Replicas {
             .map(|call| self.request(&call))
             .collect();
         let [least, millis] = [self.asked.least.to_string(), wait.as_millis().to_string()];
-        requests.push(Request::of(&["WAIT", &least, &millis]));
+        requests.push(WireRequest::of(&["WAIT", &least, &millis]));
         match self
             .connection
             .ask_all(&requests, wait + self.patience)
@@ -242,13 +242,16 @@ impl Replicas {
                 }
                 let text = "the server did not say whether its replicas have the lock";
                 let error = broken.causes(Error::new(ErrorKind::Backend, text).passing());
-                calls.iter().map(|_| Told::Broken(error.clone())).collect()
+                calls
+                    .iter()
+                    .map(|_| ReplicaVerdict::Broken(error.clone()))
+                    .collect()
             }
         }
     }
 
-    fn request(&self, call: &Call<'_>) -> Request {
-        let form = Form {
+    fn request(&self, call: &Call<'_>) -> WireRequest {
+        let form = SendForm {
             whole: !self.connection.knows(call.script),
             asking: false,
             publish: "",
@@ -264,7 +267,7 @@ impl Replicas {
         self.connection.close();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, ReplicaQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -295,7 +298,7 @@ impl Drop for Serving {
 
 /// What a round asks the server ahead of its `WAIT`. Calls are identified by their index.
 struct Questions<'a> {
-    calls: &'a [Waiter],
+    calls: &'a [ReplicaWaiter],
     /// Rewrites the keys without changing them.
     touch: &'static Script,
     /// The holds whose keys each script writes.
@@ -305,7 +308,7 @@ struct Questions<'a> {
 }
 
 impl<'a> Questions<'a> {
-    fn about(calls: &'a [Waiter], touch: &'static Script) -> Self {
+    fn about(calls: &'a [ReplicaWaiter], touch: &'static Script) -> Self {
         let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         let mut scripts: BTreeMap<(u16, &str), Vec<usize>> = BTreeMap::new();
         for (at, call) in calls.iter().enumerate() {
@@ -335,8 +338,8 @@ impl<'a> Questions<'a> {
     }
 
     /// Reads the answers: those to the scripts, then that to `WAIT`.
-    fn told(&self, said: &[Said], least: u32) -> Vec<Told> {
-        let mut told: Vec<Option<Told>> = self.calls.iter().map(|_| None).collect();
+    fn told(&self, said: &[Said], least: u32) -> Vec<ReplicaVerdict> {
+        let mut told: Vec<Option<ReplicaVerdict>> = self.calls.iter().map(|_| None).collect();
         let mut said = said.iter();
         let mut is_written = false;
         for (batch, said) in self.written.iter().zip(&mut said) {
@@ -344,7 +347,7 @@ impl<'a> Questions<'a> {
                 Ok(Some(("written", [Reply::Integer(locks)]))) => is_written |= *locks > 0,
                 _ => batch
                     .iter()
-                    .for_each(|at| told[*at] = Some(Told::unanswered(said))),
+                    .for_each(|at| told[*at] = Some(ReplicaVerdict::unanswered(said))),
             }
         }
         for (batch, said) in self.checked.iter().zip(&mut said) {
@@ -355,22 +358,24 @@ impl<'a> Questions<'a> {
             for (n, at) in batch.iter().enumerate() {
                 match &standing {
                     Some(standing) if standing[n] => {}
-                    Some(_) => told[*at] = Some(Told::Outcome(Acknowledged::Gone)),
-                    None => told[*at] = Some(Told::unanswered(said)),
+                    Some(_) => told[*at] = Some(ReplicaVerdict::Outcome(Acknowledged::Gone)),
+                    None => told[*at] = Some(ReplicaVerdict::unanswered(said)),
                 }
             }
         }
         let counted = |said: Option<&Said>| match said {
             // Without a write before it, the count says nothing.
-            Some(Ok(Reply::Integer(_))) if !is_written => Told::Outcome(Acknowledged::By(0)),
+            Some(Ok(Reply::Integer(_))) if !is_written => {
+                ReplicaVerdict::Outcome(Acknowledged::By(0))
+            }
             Some(Ok(Reply::Integer(count))) if *count >= i64::from(least) => {
-                Told::Outcome(Acknowledged::Enough)
+                ReplicaVerdict::Outcome(Acknowledged::Enough)
             }
             Some(Ok(Reply::Integer(count))) => {
-                Told::Outcome(Acknowledged::By(u32::try_from(*count).unwrap_or_default()))
+                ReplicaVerdict::Outcome(Acknowledged::By(u32::try_from(*count).unwrap_or_default()))
             }
-            Some(said) => Told::unanswered(said),
-            None => Told::unanswered(&Ok(Reply::Nil)),
+            Some(said) => ReplicaVerdict::unanswered(said),
+            None => ReplicaVerdict::unanswered(&Ok(Reply::Nil)),
         };
         let count = said.next();
         let told = told.into_iter();
@@ -379,7 +384,7 @@ impl<'a> Questions<'a> {
     }
 }
 
-impl Told {
+impl ReplicaVerdict {
     /// Returns what an unexpected reply says.
     fn unanswered(said: &Said) -> Self {
         match said {
@@ -404,17 +409,20 @@ mod tests {
     #[test]
     fn replica_that_had_a_hold_counts_though_the_last_round_was_too_short() {
         let end = BootInstant::now();
-        let mut call = Waiter {
+        let mut call = ReplicaWaiter {
             hold: Arc::new(Nothing),
             group: 0,
             end,
             had: 0,
             told: oneshot::channel().0,
         };
-        let by = |count| Told::Outcome(Acknowledged::By(count));
+        let by = |count| ReplicaVerdict::Outcome(Acknowledged::By(count));
         let before = end.minus(Duration::from_secs(1));
         assert!(call.outcome(by(1), before).is_none());
         let told = call.outcome(by(0), end);
-        assert!(matches!(told, Some(Told::Outcome(Acknowledged::By(1)))));
+        assert!(matches!(
+            told,
+            Some(ReplicaVerdict::Outcome(Acknowledged::By(1)))
+        ));
     }
 }

@@ -40,7 +40,7 @@ pub(super) enum Version {
 ///
 /// Given to a connection as a whole, so nothing comes in between.
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct WireRequest {
     bytes: Vec<u8>,
     /// How many there are. Each has one reply.
     commands: usize,
@@ -50,7 +50,7 @@ pub(super) struct Request {
     is_whole: bool,
 }
 
-impl Request {
+impl WireRequest {
     /// Creates a request of one command with these words.
     pub(super) fn of(words: &[&str]) -> Self {
         Self::default().then(words)
@@ -200,8 +200,8 @@ pub(super) fn next(arrived: &mut BytesMut) -> Result<Option<Heard>, Garbled> {
     };
     let reply = match reader.value(0) {
         Ok(reply) => reply,
-        Err(Unread::Incomplete) => return Ok(None),
-        Err(Unread::Garbled(garbled)) => return Err(garbled),
+        Err(NoValue::Incomplete) => return Ok(None),
+        Err(NoValue::Garbled(garbled)) => return Err(garbled),
     };
     let (length, is_push) = (reader.at, arrived.starts_with(b">"));
     arrived.advance(length);
@@ -213,13 +213,13 @@ pub(super) fn next(arrived: &mut BytesMut) -> Result<Option<Heard>, Garbled> {
 }
 
 /// Why there is no value.
-enum Unread {
+enum NoValue {
     /// More has to arrive.
     Incomplete,
     Garbled(Garbled),
 }
 
-impl From<Garbled> for Unread {
+impl From<Garbled> for NoValue {
     fn from(garbled: Garbled) -> Self {
         Self::Garbled(garbled)
     }
@@ -240,7 +240,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads the next value, which lies within `depth` lists. A type that answers no command of this crate becomes
     /// [`Reply::Nil`].
-    fn value(&mut self, depth: usize) -> Result<Reply, Unread> {
+    fn value(&mut self, depth: usize) -> Result<Reply, NoValue> {
         self.parts += 1;
         if self.parts > MOST_PARTS {
             return Err(Garbled::TooLong.into());
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads `members` values, one list deeper than `depth`.
-    fn list(&mut self, members: usize, depth: usize) -> Result<Reply, Unread> {
+    fn list(&mut self, members: usize, depth: usize) -> Result<Reply, NoValue> {
         if members > 0 && depth == DEEPEST {
             return Err(Garbled::TooDeep.into());
         }
@@ -273,12 +273,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a line, and returns its mark and the rest.
-    fn line(&mut self) -> Result<(u8, &'a [u8]), Unread> {
+    fn line(&mut self) -> Result<(u8, &'a [u8]), NoValue> {
         let rest = &self.arrived[self.at..];
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
             // The length of a line is bounded too.
             bounded(self.arrived.len())?;
-            return Err(Unread::Incomplete);
+            return Err(NoValue::Incomplete);
         };
         self.at += end + 1;
         bounded(self.at)?;
@@ -289,10 +289,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads as many bytes as `line` announces.
-    fn bulk(&mut self, line: &[u8]) -> Result<&'a [u8], Unread> {
+    fn bulk(&mut self, line: &[u8]) -> Result<&'a [u8], NoValue> {
         let end = number::<usize>(line)?.saturating_add(self.at + 2);
         bounded(end)?;
-        let bytes = self.arrived.get(self.at..end).ok_or(Unread::Incomplete)?;
+        let bytes = self.arrived.get(self.at..end).ok_or(NoValue::Incomplete)?;
         self.at = end;
         Ok(bytes.strip_suffix(b"\r\n").ok_or(Garbled::NoReply)?)
     }
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_request_is_written_as_the_protocol_says() {
-        let request = Request::of(&["GET", "k"]);
+        let request = WireRequest::of(&["GET", "k"]);
         assert_eq!(request.bytes(), b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
         let words = [
             Arg::Text(""),

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use super::Backend;
 use super::connection::Broken;
-use super::node::{Form, Node};
+use super::node::{Node, SendForm};
 use super::post::Posted;
 use super::send_error::SendError;
 use super::slots::Redirect;
@@ -99,7 +99,7 @@ struct Run<'a> {
     end: BootInstant,
     /// The server of the next send.
     node: Arc<Node>,
-    form: Form,
+    form: SendForm,
     /// Whether to send the whole script at once. Nobody may be left to send it again if the server hangs and does not
     /// know the hash.
     gives_back: bool,
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
             None => (backend.home_of(key(call))?, started),
         };
         // Made after the server is found, since the command that publishes is known only then.
-        let form = Form {
+        let form = SendForm {
             whole: false,
             asking: false,
             publish: backend.channels().publish(),

@@ -26,10 +26,10 @@ const RECORD: usize = 1 << 14;
 /// A socket with its TLS session, once the handshake is over.
 pub(super) struct Secured {
     socket: Arc<dyn Socket>,
-    session: Mutex<Session>,
+    session: Mutex<TlsSession>,
 }
 
-struct Session {
+struct TlsSession {
     tls: ClientConnection,
     /// How much text is in the record that was written only in part.
     ///
@@ -45,7 +45,7 @@ struct AtOnce<'a>(&'a dyn Socket);
 impl Secured {
     /// Sets up TLS: carries out the handshake.
     pub(super) async fn open(socket: Arc<dyn Socket>, tls: ClientConnection) -> io::Result<Self> {
-        let session = Session {
+        let session = TlsSession {
             tls,
             begun: 0,
             arrived: BytesMut::new(),
@@ -58,7 +58,7 @@ impl Secured {
         Ok(secured)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Session> {
+    fn lock(&self) -> MutexGuard<'_, TlsSession> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ impl Socket for Secured {
     }
 }
 
-impl Session {
+impl TlsSession {
     /// Writes and reads until both sides have agreed on everything.
     fn shake_hands(
         &mut self,

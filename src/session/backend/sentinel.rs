@@ -27,7 +27,7 @@ use tracing::{debug, info};
 
 use super::dial::Dialer;
 use super::link::Link;
-use super::resp::{Heard, Request, Said, Version};
+use super::resp::{Heard, Said, Version, WireRequest};
 use super::statement::{Report, View, Word, decisive};
 use crate::clock::BootInstant;
 use crate::config::Server;
@@ -212,7 +212,7 @@ impl Circle {
         let listens = link.version == Version::Resp3;
         if listens {
             let words = [&["SUBSCRIBE"], &CHANNELS[..]].concat();
-            let subscribed = link.send(&[Request::of(&words)]).await;
+            let subscribed = link.send(&[WireRequest::of(&words)]).await;
             subscribed.map_err(|error| cut(sentinel, error))?;
         }
         loop {
@@ -246,10 +246,10 @@ impl Circle {
         let service = &self.service;
         let requests = [
             // During a failover, this answer changes first.
-            Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
-            Request::of(&["SENTINEL", "MASTER", service]),
-            Request::of(&["SENTINEL", "SENTINELS", service]),
-            Request::of(&["SENTINEL", "MYID"]),
+            WireRequest::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
+            WireRequest::of(&["SENTINEL", "MASTER", service]),
+            WireRequest::of(&["SENTINEL", "SENTINELS", service]),
+            WireRequest::of(&["SENTINEL", "MYID"]),
         ];
         link.send(&requests).await?;
         let (mut answers, mut is_late) = (Vec::new(), false);

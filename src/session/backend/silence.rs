@@ -14,10 +14,10 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// After some time of it, callers give up. The cluster looks for another owner of the slots, and calls that can do
 /// without the server skip it.
 #[derive(Debug, Default)]
-pub(super) struct Silence(Mutex<Known>);
+pub(super) struct Silence(Mutex<KnownSilence>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSilence {
     begun: Option<Begun>,
     /// When the server last answered.
     heard: Option<BootInstant>,
@@ -25,7 +25,7 @@ struct Known {
 
 /// What an answer says about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Comeback {
     AsBefore,
     /// The server was silent before.
     Again,
@@ -65,15 +65,15 @@ impl Silence {
     }
 
     /// Records an answer, which ends a silence, and returns what it says about the server.
-    pub(super) fn spoke(&self) -> Heard {
+    pub(super) fn spoke(&self) -> Comeback {
         let mut known = self.lock();
         known.heard = Some(BootInstant::now());
         // A replica answers too, so an answer does not prove that the server is a primary again.
         let ended = known.begun.take_if(|begun| !begun.is_replica);
         match (ended, known.begun.is_none()) {
-            (Some(_), _) => Heard::Again,
-            (None, true) => Heard::AsBefore,
-            (None, false) => Heard::PerhapsReplica,
+            (Some(_), _) => Comeback::Again,
+            (None, true) => Comeback::AsBefore,
+            (None, false) => Comeback::PerhapsReplica,
         }
     }
 
@@ -108,7 +108,7 @@ impl Silence {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownSilence> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

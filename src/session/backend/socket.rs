@@ -93,13 +93,13 @@ socket!(UnixStream);
 
 /// A stream opened by the application.
 pub(super) struct Opened {
-    polled: Mutex<Polled>,
+    polled: Mutex<PolledStream>,
     progress: Arc<Progress>,
     /// The waker of `progress`.
     waker: Waker,
 }
 
-struct Polled {
+struct PolledStream {
     stream: Stream,
     /// Whether bytes that the stream has taken have yet to be flushed. The reading task goes on with that.
     is_flushing: bool,
@@ -125,7 +125,7 @@ impl Wake for Progress {
 impl Opened {
     pub(super) fn new(stream: Stream) -> Self {
         let progress = Arc::new(Progress::default());
-        let polled = Polled {
+        let polled = PolledStream {
             stream,
             is_flushing: false,
         };
@@ -136,12 +136,12 @@ impl Opened {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Polled> {
+    fn lock(&self) -> MutexGuard<'_, PolledStream> {
         self.polled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Polled {
+impl PolledStream {
     /// Flushes what the stream has taken, as far as possible without waiting.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.is_flushing = true;

@@ -27,14 +27,14 @@ const NO_PROVIDER: &str = "TLS has no provider of cryptography: choose one of th
 ///
 /// Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(super) struct TlsDialer {
     /// Authorities, and the client's certificate if there is one.
     rustls: Arc<ClientConfig>,
     /// The name by which servers prove their identity, if that is not their host.
     server_name: Option<String>,
 }
 
-impl Connector {
+impl TlsDialer {
     /// Reads the certificates, and returns `Err` if TLS cannot be set up with them.
     pub(super) fn new(tls: &Tls) -> Result<Self, Error> {
         let connector = Self {

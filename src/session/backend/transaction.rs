@@ -28,7 +28,7 @@ use super::connection_task::left;
 use super::dial::{Dialer, is_of_replica};
 use super::link::Link;
 use super::node::Node;
-use super::resp::{Request, Said};
+use super::resp::{Said, WireRequest};
 use super::send_error::Fault;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -84,7 +84,7 @@ impl Node {
         end: BootInstant,
     ) -> Result<Reply, Fault> {
         let left = BootInstant::now().until(end);
-        let questions = look(call).chain([Request::of(&["ROLE"])]);
+        let questions = look(call).chain([WireRequest::of(&["ROLE"])]);
         let looks = questions.map(|request| self.commands.ask(request, left));
         let looked = try_join_all(looks).await.map_err(|broken| match broken {
             // Looking changes nothing, so nothing is in doubt.
@@ -223,14 +223,14 @@ async fn sequence(
 ) -> Result<Reply, Failure> {
     loop {
         let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
-        let mut requests = vec![Request::of(&watch)];
+        let mut requests = vec![WireRequest::of(&watch)];
         requests.extend(look(call));
         let looked = send(line, &requests).await?;
         // Without the watch, others could change what is read here.
         refusals(&looked[..1])?;
         let (changes, answer) = decide(call, steps, &looked[1..])?;
         if changes.is_empty() {
-            refusals(&send(line, &[Request::of(&["UNWATCH"])]).await?)?;
+            refusals(&send(line, &[WireRequest::of(&["UNWATCH"])]).await?)?;
             return Ok(answer);
         }
         // The future may not have been polled for a long time. Nothing is changed after the call's time is over, since
@@ -238,9 +238,9 @@ async fn sequence(
         if BootInstant::now() >= end {
             return Err(Failure::Broken(silent()));
         }
-        let mut requests = vec![Request::of(&["MULTI"])];
+        let mut requests = vec![WireRequest::of(&["MULTI"])];
         requests.extend(changes);
-        requests.push(Request::of(&["EXEC"]));
+        requests.push(WireRequest::of(&["EXEC"]));
         in_doubt.store(true, Ordering::Relaxed);
         let done = send(line, &requests).await?;
         in_doubt.store(false, Ordering::Relaxed);
@@ -257,7 +257,7 @@ async fn sequence(
 }
 
 /// Sends commands together, and waits for all replies.
-async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failure> {
+async fn send(line: &mut Link, requests: &[WireRequest]) -> Result<Vec<Said>, Failure> {
     let said = line.talk(requests).await;
     said.map_err(|error| Failure::Broken(silent().caused_by(error)))
 }
@@ -265,9 +265,14 @@ async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failur
 /// Returns the commands that read the keys of a call: value and remaining lease of each.
 ///
 /// Only both together tell a lock without a lease from a lock that is gone.
-fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
+fn look(call: &Call<'_>) -> impl Iterator<Item = WireRequest> {
     let keys = call.keys.iter();
-    keys.flat_map(|key| [Request::of(&["GET", key]), Request::of(&["PTTL", key])])
+    keys.flat_map(|key| {
+        [
+            WireRequest::of(&["GET", key]),
+            WireRequest::of(&["PTTL", key]),
+        ]
+    })
 }
 
 /// Decides which commands change the keys, and what the answer is then. `looked` has the replies to [`look`].
@@ -277,7 +282,7 @@ fn decide(
     call: &Call<'_>,
     steps: &dyn CompareAndChange,
     looked: &[Said],
-) -> Result<(Vec<Request>, Reply), Failure> {
+) -> Result<(Vec<WireRequest>, Reply), Failure> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
     let each = call.keys.iter().zip(looked.chunks(2));
     for (at, (key, looked)) in each.enumerate() {
@@ -291,9 +296,9 @@ fn decide(
 }
 
 /// Returns the command that takes a key if it is free.
-fn set(key: &str, take: &Take<'_>) -> Request {
+fn set(key: &str, take: &Take<'_>) -> WireRequest {
     let millis = take.millis.to_string();
-    Request::of(&["SET", key, take.value, "PX", &millis, "NX"])
+    WireRequest::of(&["SET", key, take.value, "PX", &millis, "NX"])
 }
 
 /// Interprets the replies to GET and PTTL of a key.
@@ -314,11 +319,13 @@ fn found(looked: &[Said]) -> Result<Found, Failure> {
 }
 
 /// Returns the command for a change.
-fn command(key: &str, change: Change<'_>) -> Request {
+fn command(key: &str, change: Change<'_>) -> WireRequest {
     match change {
-        Change::Set(value, millis) => Request::of(&["SET", key, value, "PX", &millis.to_string()]),
-        Change::Delete => Request::of(&["DEL", key]),
-        Change::Expire(millis) => Request::of(&["PEXPIRE", key, &millis.to_string()]),
+        Change::Set(value, millis) => {
+            WireRequest::of(&["SET", key, value, "PX", &millis.to_string()])
+        }
+        Change::Delete => WireRequest::of(&["DEL", key]),
+        Change::Expire(millis) => WireRequest::of(&["PEXPIRE", key, &millis.to_string()]),
     }
 }
 
