@@ -176,10 +176,11 @@ impl Dialer {
         }
         requests.push(WireRequest::of(&["CLIENT", "INFO"]));
         let said = self.talk_all(&mut link, &requests).await?;
+        // As Valkey 9 calls it.
         let informed = || {
             said.iter()
                 .flatten()
-                .find_map(|told| told.info("redis_mode"))
+                .find_map(|told| told.info("redis_mode").or_else(|| told.info("server_mode")))
         };
         self.ensure_fit(&link.place, greeted_as.or_else(informed))?;
         match said.first() {
@@ -256,10 +257,12 @@ impl Dialer {
             link.version = Version::Resp3;
             match self.talk(link, &[hello]).await? {
                 [Ok(greeting)] => return Ok(greeting),
-                // The server speaks RESP2 only, or this user may not ask for RESP3.
+                // The server speaks RESP2 only, or this user may not ask for RESP3. Before a login, Valkey 9 says
+                // NOAUTH of a command that it does not know.
                 [Err(text)]
                     if text.starts_with("ERR unknown command")
-                        || matches!(code(&text), "NOPROTO" | "NOPERM") =>
+                        || matches!(code(&text), "NOPROTO" | "NOPERM")
+                        || (code(&text) == "NOAUTH" && identity.words().is_some()) =>
                 {
                     link.version = Version::Resp2;
                 }
