@@ -15,7 +15,7 @@ use redlatch::{
     Client, DistributedGuard, Error, ErrorKind, FairLock, FencedLock, LossReason, MultiLock, Owner,
     PlainLock, ReadLock, RedLock, ReentrantLock, SpinLock, WriteLock,
 };
-use redlatch_testkit::{Cluster, Sentinels, Server};
+use redlatch_testkit::{Cluster, Sentinels, Server, skip};
 
 /// Longer than a replica that lives needs, and than any test waits for one that hangs.
 const LONG: Duration = Duration::from_secs(60);
@@ -428,7 +428,10 @@ async fn replicas_of_the_server_that_has_the_slot_count() {
 
     let info = cluster.nodes()[0].connection().command(&["INFO", "server"]);
     if info.text().contains("valkey_version:9") {
-        return skip("lone-move", "Valkey 9 moves no slot of a server whose replica hangs");
+        return skip(
+            "lone-move",
+            "Valkey 9 moves no slot of a server whose replica hangs",
+        );
     }
     // A slot that moves between the grant and the question is followed.
     let at = |name: &str| {
