@@ -141,19 +141,8 @@ impl Session {
         let label = settings.label.clone().unwrap_or_else(label::of_process);
         let client_name: Arc<str> = label::name_of_client(&label, id).into();
         let tally = Arc::new(Tally::new(&settings));
-        let wanted = backend::ConnectionSettings {
-            name: format!("redlatch:{client_name}").into(),
-            command_timeout: settings.command_timeout,
-            connects_lazily: settings.connects_lazily,
-            sharded: settings.pubsub.sharded(),
-            min_replicas: settings.min_replicas.map(|asked| backend::RequiredAcks {
-                least: asked.least,
-                within: asked.within,
-                touch: &KEY_TOUCH,
-            }),
-            meter: tally.clone(),
-        };
-        let (backend, disruptions) = Backend::connect(config, wanted).await?;
+        let of_connections = connection_settings(&settings, &client_name, &tally);
+        let (backend, disruptions) = Backend::connect(config, of_connections).await?;
         let backend = Arc::new(backend);
         let local_locks = Arc::new(LocalLocks::default());
         let hub = Hub::new(backend.clone());
@@ -540,6 +529,26 @@ async fn serve(
 
 /// Declares a session closed when dropped.
 ///
+/// Returns what the connections of a client need of its settings.
+fn connection_settings(
+    settings: &Settings,
+    client_name: &str,
+    tally: &Arc<Tally>,
+) -> backend::ConnectionSettings {
+    backend::ConnectionSettings {
+        name: format!("redlatch:{client_name}").into(),
+        command_timeout: settings.command_timeout,
+        connects_lazily: settings.connects_lazily,
+        sharded: settings.pubsub.sharded(),
+        min_replicas: settings.min_replicas.map(|asked| backend::RequiredAcks {
+            least: asked.least,
+            within: asked.within,
+            touch: &KEY_TOUCH,
+        }),
+        meter: tally.clone(),
+    }
+}
+
 /// Dropped at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
 /// so `drop` ends the holds itself; in the first, that was done before and changes nothing.
 struct EndOfSession(Arc<Session>);

@@ -105,14 +105,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         let error = match dialled {
             Ok(link) => {
                 was_open = true;
-                // The first connection is no news: the caller of `build` learns of it anyway.
-                let is_news = shared.status.borrow().epoch > 0;
-                match is_news.then(|| told.tell()).flatten() {
-                    Some(untold) => {
-                        info!(target: "redlatch", server = %link.place, untold, "reconnected");
-                    }
-                    None => debug!(target: "redlatch", server = %link.place, "connected"),
-                }
+                shared.log_connected(&link.place, &told);
                 let here = place.insert(link.place.clone());
                 connection_id.clone_from(&link.connection_id);
                 tokio::select! {
@@ -159,6 +152,15 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
 }
 
 impl ConnectionShared {
+    fn log_connected(&self, place: &str, told: &Pace) {
+        // The first connection is no news: the caller of `build` learns of it anyway.
+        let is_news = self.status.borrow().epoch > 0;
+        match is_news.then(|| told.tell()).flatten() {
+            Some(untold) => info!(target: "redlatch", server = %place, untold, "reconnected"),
+            None => debug!(target: "redlatch", server = %place, "connected"),
+        }
+    }
+
     /// Reads and writes until the connection breaks, and returns why it did.
     ///
     /// The connection is announced in this order: its desk, its status, then [`PreviousConnection::Reconnected`], on which
