@@ -3,7 +3,9 @@
 //! All of it is in the order in which it happened, since one thread runs the world.
 
 mod calls;
+mod clocks;
 mod holds;
+mod jobs;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,12 +19,12 @@ use crate::machine::now;
 use crate::plan::{Kind, Plan};
 
 /// What somebody believes to have.
-enum Belief {
+pub enum Belief {
     Lock(Arc<Guard>),
     /// Permits, until this time.
     Permits(u32, u64),
-    /// A future that runs under a lock, and is dropped when that is lost.
-    Body,
+    /// A future that runs under a lock, with a token if that has one, and is dropped when the lock is lost.
+    Body(Option<u64>),
 }
 
 struct Hold {
@@ -63,6 +65,14 @@ struct Name {
     haunted: u64,
     /// When a server last forgot some of it, or some of it was said to a server that counts no longer.
     forgotten: Option<u64>,
+    /// When the clock of a server was last set ahead.
+    ahead: Option<u64>,
+    /// Until when something may last that was there when a clock was set back.
+    stretched: u64,
+    /// The clock of the server that has it now may be behind what gave out the last tokens.
+    has_no_floor: bool,
+    /// The last run of a job.
+    run: Option<jobs::Run>,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// Permits that nobody gives back.
@@ -178,7 +188,9 @@ impl Judge {
 
     /// A server forgot some of a name, or is no longer the one that counts.
     pub fn server_forgot(&mut self, name: usize) {
-        self.names[name].forgotten = Some(now());
+        let known = &mut self.names[name];
+        known.forgotten = Some(now());
+        known.has_no_floor |= known.stretched > 0;
         let plan = self.plan();
         // What an earlier time had is back: a hold that has ended, and for a fair lock the places of calls that have,
         // each of which has its turn.
@@ -244,8 +256,8 @@ impl Judge {
     }
 
     fn haunt_until(&mut self, name: usize, time: u64) {
-        let haunted = &mut self.names[name].haunted;
-        *haunted = (*haunted).max(time);
+        let known = &mut self.names[name];
+        known.haunted = known.haunted.max(time).max(known.stretched);
     }
 
     /// Whatever its owner asks for or gives back prolongs a level that nobody has a guard for.

@@ -1,6 +1,7 @@
 //! What a seed chooses: servers, names, processes with their tasks and what those do, and the weather.
 
 mod cut;
+mod extras;
 mod faults;
 mod steps;
 mod topology;
@@ -27,6 +28,9 @@ pub enum Kind {
     Counted,
     Expirable,
     Latch,
+    /// An election.
+    Leader,
+    Job,
 }
 
 /// A name that processes share.
@@ -36,7 +40,7 @@ pub struct Shared {
     pub name: String,
     /// The client that asks for it. A RedLock is asked for by all of them.
     pub client: usize,
-    /// How many permits there are, or what a latch counts.
+    /// How many permits there are, what a latch counts, or how many milliseconds a job is kept for.
     pub total: u32,
 }
 
@@ -93,11 +97,22 @@ pub struct Section {
     pub care: Care,
 }
 
+/// An attempt to run a job.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub name: usize,
+    pub work: u64,
+    pub fails: bool,
+    pub care: Care,
+}
+
 #[derive(Clone, Debug)]
 pub enum Act {
     Section(Section),
     /// The same by `try_run_for`.
     Run(Section),
+    Lead(Section),
+    Job(Attempt),
     Look(usize),
     Force(usize),
     Adopt,
@@ -210,7 +225,7 @@ impl Plan {
             processes.push(Process { tasks, is_lazy });
         }
         let events = faults::events(chance, weather, topology, count, names.len(), length);
-        Self {
+        let mut plan = Self {
             seed,
             weather,
             topology,
@@ -226,7 +241,9 @@ impl Plan {
             poll_cap: pick(chance, &[1_000, 5_000]),
             max_hold: 5_000,
             handoffs: pick(chance, &[0, 2, 16]),
-        }
+        };
+        extras::add(&mut plan);
+        plan
     }
 
     /// Returns what a person wants to know first.
