@@ -42,25 +42,22 @@ impl Judge {
         &mut self,
         (process, task): (usize, usize),
         name: usize,
-        hold: u64,
+        (hold, began): (u64, u64),
         is_told: bool,
     ) {
         let plan = self.plan();
         let (is_calm, shown) = (plan.weather == "calm", plan.names[name].name.clone());
         let within = u64::from(plan.names[name].total);
         let late = plan.watchdog + plan.command_timeout;
+        // By a server whose clock may be fast.
+        let kept = began + within - within / 100 - 2;
         let Some(run) = &mut self.names[name].run else {
             return;
         };
         if run.hold == hold {
-            // By a server whose clock may be fast.
-            run.kept = if is_told {
-                run.began + within - within / 100 - 2
-            } else {
-                0
-            };
-        } else if is_calm {
-            let text = format!("p{process}.{task}: {shown} was run by another one before its end");
+            run.kept = if is_told { kept } else { 0 };
+        } else if is_calm && run.began < kept {
+            let text = format!("p{process}.{task}: {shown} was run by another one before {kept}");
             self.violation(text);
         }
         // A renewal on its way may keep it for longer.

@@ -33,19 +33,20 @@ impl Task<'_> {
         let shared = &plan.names[name];
         let within = Duration::from_millis(shared.total.into());
         let job = self.process.clients[shared.client].job(&shared.name, within);
-        // The hold of a run that succeeded, and when it did.
+        // The hold of a run that succeeded, when it began and when it ended.
         let ran = OnceLock::new();
         let run = async |run: &Execution| {
             let belief = Belief::Body(Some(run.token().get()));
             let owner = Owner::unique();
             let hold = judge(|judge| judge.granted(self.id(), name, false, &owner, belief));
+            let began = now();
             let body = Body::new(hold, None);
             sleep(Duration::from_millis(attempt.work)).await;
             drop(body);
             if attempt.fails {
                 return Err(Failure::Wanted);
             }
-            ran.set((hold, now())).ok();
+            ran.set((hold, began, now())).ok();
             Ok(())
         };
         let asked = async {
@@ -64,11 +65,13 @@ impl Task<'_> {
         let called = self.call(what, limit, &names, attempt.care, asked, |told| told);
         match (called.await, ran.get()) {
             (Some(Ok("busy")), _) => judge(|judge| judge.left_out(self.id(), name)),
-            (Some(Ok(_)), Some((hold, ended))) => {
+            (Some(Ok(_)), Some(&(hold, began, ended))) => {
                 let is_told = now() - ended < plan.watchdog;
-                judge(|judge| judge.has_run(self.id(), name, *hold, is_told));
+                judge(|judge| judge.has_run(self.id(), name, (hold, began), is_told));
             }
-            (None, Some((hold, _))) => judge(|judge| judge.has_run(self.id(), name, *hold, false)),
+            (None, Some(&(hold, began, _))) => {
+                judge(|judge| judge.has_run(self.id(), name, (hold, began), false))
+            }
             _ => judge(|judge| judge.owed(name)),
         }
     }
