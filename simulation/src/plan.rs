@@ -79,6 +79,16 @@ pub struct Care {
     pub unpolled: Option<(u32, u64)>,
 }
 
+impl Care {
+    /// For what runs under a lock: it drops what it has when the lock is lost, if it is polled.
+    pub fn polled(self) -> Self {
+        Self {
+            unpolled: None,
+            ..self
+        }
+    }
+}
+
 /// A lock or permits that are acquired and given back.
 #[derive(Clone, Debug)]
 pub struct Section {

@@ -38,7 +38,7 @@ pub(super) fn add(plan: &mut Plan) {
                 kind,
                 name: format!("{kind:?}:0").to_lowercase(),
                 client: chance.usize(..plan.topology.clients()),
-                total: pick(chance, &[200, 1_000, 4_000]),
+                total: pick(chance, &[100, 400, 1_000, 4_000]),
             });
             for process in &mut plan.processes {
                 let count = chance.usize(10..60);
@@ -59,22 +59,25 @@ fn step_of_clock(chance: &mut Rng) -> i64 {
 }
 
 fn step(chance: &mut Rng, names: &[Shared], at: usize) -> Step {
-    let pause = pick(chance, &[0, 5, 50, 300]);
+    let is_job = names[at].kind == Kind::Job;
+    // Jobs begin by a timer.
+    let pause = pick(chance, if is_job { &[20, 100, 500] } else { &[0, 5, 50] });
     let section = steps::section(chance, names, at);
-    let act = match (names[at].kind, chance.u32(..10)) {
-        (Kind::Job, _) => Act::Job(Attempt {
+    let act = match chance.u32(..10) {
+        _ if is_job => Act::Job(Attempt {
             name: at,
             work: section.work,
-            fails: odds(chance, 15),
+            fails: odds(chance, 30),
             care: section.care,
         }),
-        (_, 0) => Act::Look(at),
-        (_, which) => {
+        0 => Act::Look(at),
+        which => {
             // Each campaign is a candidate of its own, and each term is renewed.
             let section = Section {
                 by: By::Unique,
                 lease: None,
                 levels: 1,
+                work: pick(chance, &[0, 10, 100, 100, 2_000]),
                 ..section
             };
             match which {

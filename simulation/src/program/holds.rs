@@ -232,11 +232,7 @@ impl Task<'_> {
         };
         let what = format!("run under {}", self.shown(section));
         let told = |ran: &bool| if *ran { "ran" } else { "busy" };
-        // What runs drops what it has when the lock is lost, if it is polled.
-        let care = Care {
-            unpolled: None,
-            ..section.care
-        };
+        let care = section.care.polled();
         let ran = lock.run(wait, Box::pin(work));
         let called = self.call(what, limit, &section.names, care, ran, told);
         let result = called.await;

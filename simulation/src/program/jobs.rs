@@ -62,7 +62,9 @@ impl Task<'_> {
         let limit = Some(plan.command_timeout + attempt.work + end);
         let what = format!("run {}", shared.name);
         let names = [name];
-        let called = self.call(what, limit, &names, attempt.care, asked, |told| told);
+        let called = self.call(what, limit, &names, attempt.care.polled(), asked, |told| {
+            told
+        });
         match (called.await, ran.get()) {
             (Some(Ok("busy")), _) => judge(|judge| judge.left_out(self.id(), name)),
             (Some(Ok(_)), Some(&(hold, began, ended))) => {

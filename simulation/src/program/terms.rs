@@ -24,8 +24,15 @@ impl Task<'_> {
             sleep(Duration::from_millis(work)).await;
         });
         let what = format!("lead {}", election.name());
-        self.call(what, None, &section.names, section.care, led, |()| "led")
-            .await;
+        self.call(
+            what,
+            None,
+            &section.names,
+            section.care.polled(),
+            led,
+            |()| "led",
+        )
+        .await;
         // The word that the last term is over may be on its way.
         judge(|judge| judge.owed(name));
     }
