@@ -200,7 +200,7 @@ pub fn explore(seconds: u64) -> ExitCode {
     } = total;
     let per_second = calls * 1_000 / cpu.max(1);
     println!(
-        "{runs} runs, {calls} calls ({per_second} a second of one core), {grants} grants, {permitted} overlaps that lost data permits"
+        "{runs} runs, {calls} calls ({per_second} a second of one core), {grants} grants, {permitted} overlaps that lost data and clocks permit"
     );
     println!(
         "{:.1} hours simulated, {:.1} s of processors",

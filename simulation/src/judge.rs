@@ -3,7 +3,9 @@
 //! It learns everything in the order of events, since one thread runs the world.
 
 mod calls;
+mod clocks;
 mod holds;
+mod jobs;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,12 +19,12 @@ use crate::machine::now;
 use crate::plan::{Kind, Plan};
 
 /// What a task believes that it holds.
-enum Belief {
+pub enum Belief {
     Lock(Arc<Guard>),
     /// Permits, until this time.
     Permits(u32, u64),
-    /// A future that runs under a lock, and is dropped when the lock is lost.
-    Body,
+    /// A future that runs under a lock, with a token if that has one, and is dropped when the lock is lost.
+    Body(Option<u64>),
 }
 
 struct Hold {
@@ -63,6 +65,14 @@ struct Name {
     haunted: u64,
     /// When a server last lost data of it, or a request for it went to a server that no longer counts.
     forgotten: Option<u64>,
+    /// When the clock of a server was last set ahead.
+    ahead: Option<u64>,
+    /// Until when something may last that was there when a clock was set back.
+    stretched: u64,
+    /// The clock of the server that has it now may be behind what gave out the last tokens.
+    has_no_floor: bool,
+    /// The last run of a job.
+    run: Option<jobs::Run>,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// The number of permits that nobody will give back.
@@ -178,7 +188,9 @@ impl Judge {
 
     /// Notes that a server lost data of a name, or no longer counts for it.
     pub fn server_forgot(&mut self, name: usize) {
-        self.names[name].forgotten = Some(now());
+        let known = &mut self.names[name];
+        known.forgotten = Some(now());
+        known.has_no_floor |= known.stretched > 0;
         let plan = self.plan();
         // Earlier data is back: a hold that has ended and, for a fair lock, the places of ended calls, each of which
         // gets its turn.
@@ -244,8 +256,8 @@ impl Judge {
     }
 
     fn haunt_until(&mut self, name: usize, time: u64) {
-        let haunted = &mut self.names[name].haunted;
-        *haunted = (*haunted).max(time);
+        let known = &mut self.names[name];
+        known.haunted = known.haunted.max(time).max(known.stretched);
     }
 
     /// Any request of its owner prolongs a level without a guard.

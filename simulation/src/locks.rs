@@ -3,6 +3,9 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
+use redlatch::leader::{Election, Term};
 use redlatch::{
     Client, DistributedLock, Error, FencedGuard, LockGuard, LossReason, Member, MultiGuard,
     MultiLock, NamedLock, Owner, RedGuard, RedLock,
@@ -43,6 +46,39 @@ where
                 Ok::<_, Error>(())
             };
             Ok(self.try_run_for(wait, work).await?.is_some())
+        })
+    }
+}
+
+/// An election, as a lock that whoever leads holds.
+struct Elected(Election);
+
+impl Elected {
+    /// Campaigns for so long.
+    async fn campaign(&self, wait: u64) -> Result<Option<Term>, Error> {
+        let campaign = timeout(Duration::from_millis(wait), self.0.campaign());
+        campaign.await.ok().transpose()
+    }
+}
+
+impl Lock for Elected {
+    fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>> {
+        let wait = match ask {
+            Ask::Wait => return Box::pin(async { Ok(Some(self.0.campaign().await?.into())) }),
+            Ask::Once => 5,
+            Ask::For(wait) => wait,
+        };
+        Box::pin(async move { Ok(self.campaign(wait).await?.map(Guard::from)) })
+    }
+
+    fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let Some(term) = self.campaign(wait).await? else {
+                return Ok(false);
+            };
+            term.run_until_lost(work).await?;
+            term.step_down().await?;
+            Ok(true)
         })
     }
 }
@@ -102,7 +138,15 @@ pub fn lock(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) -
         let longest = Duration::from_millis(LONGEST_LEASE);
         return Box::new(RedLock::new(members).max_lease(longest).owned_by(owner));
     }
+    if plan.names[at].kind == Kind::Leader {
+        return Box::new(Elected(election(plan, clients, at)));
+    }
     named(plan, clients, section, owner)
+}
+
+pub fn election(plan: &Plan, clients: &[Client], at: usize) -> Election {
+    let shared = &plan.names[at];
+    clients[shared.client].leader(&shared.name)
 }
 
 /// Returns the lock with the name that a section asks for.
@@ -137,6 +181,7 @@ pub enum Guard {
     Fenced(FencedGuard),
     Multi(MultiGuard),
     Red(RedGuard),
+    Term(Term),
 }
 
 macro_rules! any {
@@ -146,6 +191,7 @@ macro_rules! any {
             Guard::Fenced($it) => $done,
             Guard::Multi($it) => $done,
             Guard::Red($it) => $done,
+            Guard::Term($it) => $done,
         }
     };
 }
@@ -160,11 +206,17 @@ macro_rules! from {
     )+};
 }
 
-from!(LockGuard => Lock, FencedGuard => Fenced, MultiGuard => Multi, RedGuard => Red);
+from!(LockGuard => Lock, FencedGuard => Fenced, MultiGuard => Multi, RedGuard => Red, Term => Term);
 
 impl Guard {
     pub async fn unlock(self) -> Result<(), Error> {
-        any!(self, guard => guard.unlock().await)
+        match self {
+            Self::Lock(guard) => guard.unlock().await,
+            Self::Fenced(guard) => guard.unlock().await,
+            Self::Multi(guard) => guard.unlock().await,
+            Self::Red(guard) => guard.unlock().await,
+            Self::Term(term) => term.step_down().await,
+        }
     }
 
     pub async fn lost(&self) -> LossReason {
@@ -191,6 +243,7 @@ impl Guard {
     pub fn token(&self) -> Option<u64> {
         match self {
             Self::Fenced(guard) => Some(guard.token().get()),
+            Self::Term(term) => Some(term.token().get()),
             _ => None,
         }
     }

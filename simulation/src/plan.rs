@@ -1,6 +1,7 @@
 //! The plan that a seed chooses: servers, names, processes with their tasks and steps, and the weather.
 
 mod cut;
+mod extras;
 mod faults;
 mod steps;
 mod topology;
@@ -27,6 +28,9 @@ pub enum Kind {
     Counted,
     Expirable,
     Latch,
+    /// An election.
+    Leader,
+    Job,
 }
 
 /// A name that processes share.
@@ -36,7 +40,7 @@ pub struct Shared {
     pub name: String,
     /// The client that asks for it. All clients ask for a RedLock.
     pub client: usize,
-    /// The number of permits, or the count of a latch.
+    /// The number of permits, the count of a latch, or how many milliseconds a job is kept for.
     pub total: u32,
 }
 
@@ -75,6 +79,16 @@ pub struct Care {
     pub unpolled: Option<(u32, u64)>,
 }
 
+impl Care {
+    /// For what runs under a lock: it drops what it has when the lock is lost, if it is polled.
+    pub fn polled(self) -> Self {
+        Self {
+            unpolled: None,
+            ..self
+        }
+    }
+}
+
 /// A lock or permits that are acquired and given back.
 #[derive(Clone, Debug)]
 pub struct Section {
@@ -93,11 +107,22 @@ pub struct Section {
     pub care: Care,
 }
 
+/// An attempt to run a job.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub name: usize,
+    pub work: u64,
+    pub fails: bool,
+    pub care: Care,
+}
+
 #[derive(Clone, Debug)]
 pub enum Act {
     Section(Section),
     /// The same by `try_run_for`.
     Run(Section),
+    Lead(Section),
+    Job(Attempt),
     Look(usize),
     Force(usize),
     Adopt,
@@ -211,7 +236,7 @@ impl Plan {
             processes.push(Process { tasks, is_lazy });
         }
         let events = faults::events(chance, weather, topology, count, names.len(), length);
-        Self {
+        let mut plan = Self {
             seed,
             weather,
             topology,
@@ -227,7 +252,9 @@ impl Plan {
             poll_cap: pick(chance, &[1_000, 5_000]),
             max_hold: 5_000,
             handoffs: pick(chance, &[0, 2, 16]),
-        }
+        };
+        extras::add(&mut plan);
+        plan
     }
 
     /// Returns a summary for people.

@@ -1,7 +1,10 @@
 //! What the tasks of a process do.
 
+mod body;
 mod counters;
 mod holds;
+mod jobs;
+mod terms;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -164,6 +167,8 @@ impl Task<'_> {
                     _ => self.section(section).await,
                 },
                 Act::Run(section) => self.under(section).await,
+                Act::Lead(section) => self.lead(section).await,
+                Act::Job(attempt) => self.job(attempt).await,
                 Act::Look(at) => self.look(*at).await,
                 Act::Force(at) => self.force(*at).await,
                 Act::Adopt => self.adopt().await,

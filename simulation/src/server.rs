@@ -141,6 +141,11 @@ impl Server {
         self.machine.block_on(async { self.memory.resume() });
     }
 
+    /// Sets its clock ahead by so many milliseconds, or back.
+    pub fn set_clock(&self, by: i64) {
+        self.memory.set_clock(by);
+    }
+
     pub fn refuse(&self, text: Option<&str>) {
         self.memory.refuse(text);
     }

@@ -1,5 +1,6 @@
 //! One run: lets time pass, runs the machines in turn, and carries out the faults of the plan.
 
+mod clocks;
 mod slots;
 mod takeover;
 
@@ -276,6 +277,7 @@ impl World {
                 self.servers[server].refuse(Some(text));
                 self.later.push((now() + span, fault));
             }
+            Fault::Clock(server, by) => self.set_clock(server, by),
             Fault::Move(name, next) => {
                 if self.begin_move(name, next) {
                     self.later.push((now() + span, fault));
@@ -445,6 +447,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Hang(_) => "hang",
         Fault::Forget(_) => "scripts",
         Fault::Deny(..) => "denied",
+        Fault::Clock(_, 0..) => "clock-ahead",
+        Fault::Clock(..) => "clock-back",
         Fault::Kill(_) => "kill",
         Fault::Pause(_) => "pause",
         Fault::Failover(_) => "failover",

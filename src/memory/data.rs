@@ -19,6 +19,8 @@ pub(super) struct Data {
     pub(super) life: Life,
     /// The time at which the present command or script began, since 1970.
     pub(super) now: Duration,
+    /// By how many milliseconds its clock was set ahead of tokio's. Negative if it was set back.
+    pub(super) ahead: i64,
     /// What everything but the connections themselves is refused with.
     pub(super) refusal: Option<Refusal>,
     /// Tasks that have something to read, to be woken once nothing is locked any more.
@@ -26,15 +28,29 @@ pub(super) struct Data {
 }
 
 impl Data {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(ahead: i64) -> Self {
+        let now = shifted(unix_time(), ahead);
         Self {
             databases: BTreeMap::new(),
             connections: BTreeMap::new(),
-            life: Life::begin(),
-            now: unix_time(),
+            life: Life::begin(now),
+            now,
+            ahead,
             refusal: None,
             woken: Vec::new(),
         }
+    }
+
+    /// Reads the clock, for a command or a script.
+    pub(super) fn read_clock(&mut self) {
+        // Never back: a thread outside of the runtime reads another clock than a test that moves time.
+        self.now = self.now.max(shifted(unix_time(), self.ahead));
+    }
+
+    /// Sets the clock ahead by so many milliseconds, or back.
+    pub(super) fn set_clock(&mut self, by: i64) {
+        self.ahead += by;
+        self.now = shifted(self.now, by);
     }
 
     /// Returns the keys of a database as they are now.
@@ -58,6 +74,14 @@ impl Data {
     }
 }
 
+fn shifted(time: Duration, by: i64) -> Duration {
+    let span = Duration::from_millis(by.unsigned_abs());
+    match by < 0 {
+        true => time.saturating_sub(span),
+        false => time.saturating_add(span),
+    }
+}
+
 /// `TIME`
 pub(super) fn time(data: &mut Data, _: Args<'_>) -> Answer {
     let (seconds, micros) = (data.now.as_secs(), data.now.subsec_micros());
@@ -66,7 +90,7 @@ pub(super) fn time(data: &mut Data, _: Args<'_>) -> Answer {
 
 /// `INFO [section..]`
 pub(super) fn info(data: &mut Data, args: Args<'_>) -> Answer {
-    Ok(data.life.info(args))
+    Ok(data.life.info(args, data.now))
 }
 
 /// `ROLE`

@@ -9,7 +9,6 @@ use super::data::Data;
 use super::reply::{Answer, Refusal, Reply};
 use super::scripts::{ScriptCall, Scripts};
 use super::table::{self, miscounted};
-use crate::clock::unix_time;
 
 /// A connection whose command is carried out.
 pub(super) struct Dialogue<'a> {
@@ -21,8 +20,7 @@ pub(super) struct Dialogue<'a> {
 impl Dialogue<'_> {
     /// Carries out a command, and sends what it answers.
     pub(super) fn carry_out(&mut self, words: Args<'_>) {
-        // Never back: a thread outside of the runtime reads another clock than a test that moves time.
-        self.data.now = self.data.now.max(unix_time());
+        self.data.read_clock();
         let name = upper(words.first().map_or(&[][..], Vec::as_slice));
         for reply in self.replies(&name, words) {
             self.data.send(self.id, reply);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::argument::upper;
 use super::reply::Reply;
-use crate::clock::unix_time;
 
 /// One run of a server.
 pub(super) struct Life {
@@ -16,17 +15,17 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn begin() -> Self {
+    pub(super) fn begin(now: Duration) -> Self {
         Self {
             run_id: id(),
             replication_id: id(),
-            started: unix_time(),
+            started: now,
         }
     }
 
     /// `INFO [section..]`, of which only what a client of this crate looks at.
-    pub(super) fn info(&self, sections: &[Vec<u8>]) -> Reply {
-        let uptime = unix_time().saturating_sub(self.started).as_secs();
+    pub(super) fn info(&self, sections: &[Vec<u8>], now: Duration) -> Reply {
+        let uptime = now.saturating_sub(self.started).as_secs();
         let all = [
             (
                 "Server",

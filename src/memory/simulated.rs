@@ -71,6 +71,11 @@ impl MemoryServer {
         });
     }
 
+    /// Sets the clock of the server ahead by so many milliseconds, or back. It stays so when the server begins again.
+    pub fn set_clock(&self, by: i64) {
+        self.with(|state| state.data.set_clock(by));
+    }
+
     /// Refuses all scripts and all commands about keys with this text, or no longer.
     pub fn refuse(&self, text: Option<&str>) {
         self.with(|state| state.data.refusal = text.map(Refusal::new));

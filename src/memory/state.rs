@@ -33,7 +33,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new() -> Self {
         Self {
-            data: Data::new(),
+            data: Data::new(0),
             scripts: Scripts::default(),
             last: 0,
             is_up: true,
@@ -145,7 +145,7 @@ impl State {
     pub(super) fn restart_empty(&mut self) {
         self.cut();
         let woken = std::mem::take(&mut self.data.woken);
-        self.data = Data::new();
+        self.data = Data::new(self.data.ahead);
         self.data.woken = woken;
         self.scripts = Scripts::default();
         self.is_up = true;

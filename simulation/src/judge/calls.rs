@@ -100,7 +100,7 @@ impl Judge {
         let is_lock = |name: &usize| {
             !matches!(
                 plan.names[*name].kind,
-                Kind::Counted | Kind::Expirable | Kind::Latch
+                Kind::Counted | Kind::Expirable | Kind::Latch | Kind::Job
             )
         };
         // A call for several names may have some of them.
@@ -166,10 +166,11 @@ impl Judge {
             } = call;
             self.check_span(&call, "no end");
             if !call.names.iter().any(|name| {
-                matches!(
+                let is_counter = matches!(
                     self.plan().names[*name].kind,
                     Kind::Counted | Kind::Expirable
-                )
+                );
+                is_counter || self.is_stretched(*name)
             }) {
                 self.violation(format!(
                     "p{process}.{task} {what} never ends, since {began}"

@@ -1,16 +1,13 @@
 //! The judgement of holds: when one begins and when it ends.
 
-use std::sync::Arc;
-
 use redlatch::{Error, ErrorKind, LossReason, Owner};
 
 use super::{Belief, Hold, Judge, Parted, is_named};
-use crate::locks::Guard;
 use crate::machine::now;
 use crate::plan::Kind;
 
 /// How long a process may pass a record on before it finds out that the record was gone.
-const PASSED_ON: u64 = 2_000;
+pub(super) const PASSED_ON: u64 = 2_000;
 
 impl Judge {
     /// Returns an excuse if a hold of this name since this time may have ended without notice to its holder.
@@ -19,7 +16,11 @@ impl Judge {
         if is_after(self.names[name].forced) {
             return Some("released by force");
         }
-        is_after(self.names[name].forgotten).then_some("the server forgot it")
+        if is_after(self.names[name].forgotten) {
+            return Some("the server forgot it");
+        }
+        let is_ahead = is_after(self.names[name].ahead) && self.is_still_ahead(name);
+        is_ahead.then_some("a clock was set ahead")
     }
 
     /// Notes that a lock was granted. Returns the number of the hold.
@@ -29,12 +30,15 @@ impl Judge {
         name: usize,
         reads: bool,
         owner: &Owner,
-        guard: Option<&Arc<Guard>>,
+        belief: Belief,
     ) -> u64 {
         self.figures.grants += 1;
         let shown = self.plan().names[name].name.clone();
-        let remaining = guard.map(|guard| guard.remaining());
-        let token = guard.and_then(|guard| guard.token());
+        let (remaining, token) = match &belief {
+            Belief::Lock(guard) => (Some(guard.remaining()), guard.token()),
+            Belief::Body(token) => (None, *token),
+            Belief::Permits(..) => (None, None),
+        };
         self.tell(format_args!(
             "p{process}.{task} has {shown} for {remaining:?} ms, token {token:?}"
         ));
@@ -86,6 +90,7 @@ impl Judge {
             let may_return = self
                 .excuse(name, if is_named(owner) { 0 } else { since })
                 .is_some();
+            let may_return = may_return || self.names[name].has_no_floor;
             if !may_return && (token < last || token == last && !is_nested) {
                 self.violation(format!("{shown}: token {token} after {last}"));
             }
@@ -93,15 +98,17 @@ impl Judge {
             self.names[name].token_owner = Some(owner.clone());
         }
         let since = self.asked(process, task);
-        self.begins(Hold {
+        let hold = self.begins(Hold {
             process,
             owner: owner.clone(),
             name,
             reads,
             since,
-            belief: guard.map_or(Belief::Body, |guard| Belief::Lock(guard.clone())),
+            belief,
             is_overtaken: false,
-        })
+        });
+        self.runs((process, task), name, hold);
+        hold
     }
 
     /// Records a hold, and returns its number.
@@ -173,7 +180,7 @@ impl Judge {
         let deadline = match &hold.belief {
             Belief::Lock(guard) => now() + guard.remaining(),
             Belief::Permits(_, until) => *until,
-            Belief::Body => now(),
+            Belief::Body(_) => now(),
         };
         Some(Parted {
             name: hold.name,

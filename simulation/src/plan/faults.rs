@@ -18,6 +18,8 @@ pub enum Fault {
     Hang(usize),
     Forget(usize),
     Deny(usize, &'static str),
+    /// The clock of a server is set ahead by so many milliseconds, or back; those of all, where they share data.
+    Clock(usize, i64),
     Kill(usize),
     Pause(usize),
     Failover(Failover),

@@ -70,7 +70,7 @@ pub(super) fn step(chance: &mut Rng, names: &[Shared], is_calm: bool) -> Step {
     Step { pause, act }
 }
 
-fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
+pub(super) fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
     let kind = names[at].kind;
     let sets: Vec<_> = (0..names.len())
         .filter(|at| names[*at].name.starts_with("set:"))

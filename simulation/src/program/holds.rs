@@ -9,8 +9,9 @@ use std::time::Duration;
 use redlatch::Owner;
 use tokio::time::{sleep, timeout};
 
+use super::body::Body;
 use super::{Held, Task};
-use crate::judge::{Parted, judge, tell};
+use crate::judge::{Belief, Parted, judge, tell};
 use crate::locks::{Guard, Named, lock, named};
 use crate::plan::{Ask, By, Care, Ending, Kind, Section};
 
@@ -63,7 +64,8 @@ impl Task<'_> {
     fn held(&self, section: &Section, owner: &Owner, guard: Guard) -> Held {
         let guard = Arc::new(guard);
         let holds = section.names.iter().map(|name| {
-            judge(|judge| judge.granted(self.id(), *name, section.reads, owner, Some(&guard)))
+            let belief = Belief::Lock(guard.clone());
+            judge(|judge| judge.granted(self.id(), *name, section.reads, owner, belief))
         });
         let holds = holds.collect();
         let owner = owner.clone();
@@ -219,12 +221,10 @@ impl Task<'_> {
                 .names
                 .iter()
                 .map(|name| {
-                    let hold =
-                        judge(|judge| judge.granted(self.id(), *name, section.reads, &owner, None));
-                    Body {
-                        hold,
-                        parted: &parted,
-                    }
+                    let hold = judge(|judge| {
+                        judge.granted(self.id(), *name, section.reads, &owner, Belief::Body(None))
+                    });
+                    Body::new(hold, Some(&parted))
                 })
                 .collect();
             sleep(Duration::from_millis(section.work)).await;
@@ -232,11 +232,7 @@ impl Task<'_> {
         };
         let what = format!("run under {}", self.shown(section));
         let told = |ran: &bool| if *ran { "ran" } else { "busy" };
-        // A future under a lock drops its values when the lock is lost, but only if it is polled.
-        let care = Care {
-            unpolled: None,
-            ..section.care
-        };
+        let care = section.care.polled();
         let ran = lock.run(wait, Box::pin(work));
         let called = self.call(what, limit, &section.names, care, ran, told);
         let result = called.await;
@@ -284,7 +280,8 @@ impl Task<'_> {
                 self.just(what, limit, semaphore.available_permits(), |_| "done")
                     .await;
             }
-            Kind::Latch | Kind::Red => {}
+            Kind::Leader => self.look_at_leader(at).await,
+            Kind::Latch | Kind::Red | Kind::Job => {}
             _ => {
                 let lock = self.named(&self.reading(at), &Owner::current());
                 self.just(what, limit, lock.look(), |()| "done").await;
@@ -296,7 +293,7 @@ impl Task<'_> {
         let plan = &self.process.plan;
         if matches!(
             plan.names[at].kind,
-            Kind::Latch | Kind::Red | Kind::Counted | Kind::Expirable
+            Kind::Latch | Kind::Red | Kind::Counted | Kind::Expirable | Kind::Leader | Kind::Job
         ) {
             return;
         }
@@ -326,19 +323,5 @@ impl Task<'_> {
             let held = self.held(&section, &owner, guard);
             self.unlock(held, Care::default()).await;
         }
-    }
-}
-
-/// A future that runs under a lock.
-struct Body<'a> {
-    hold: u64,
-    parted: &'a Mutex<Vec<Parted>>,
-}
-
-impl Drop for Body<'_> {
-    fn drop(&mut self) {
-        let parted = judge(|judge| judge.parted(self.hold));
-        let mut all = self.parted.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(parted);
     }
 }
