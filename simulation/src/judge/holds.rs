@@ -51,7 +51,7 @@ impl Judge {
             let left = match &hold.belief {
                 Belief::Lock(other) if !other.is_lost() => Some(other.remaining()),
                 // A paused process drops nothing.
-                Belief::Body if !self.paused.contains_key(&hold.process) => Some(0),
+                Belief::Body(_) if !self.paused.contains_key(&hold.process) => Some(0),
                 _ => None,
             };
             if hold.owner == *owner {
@@ -120,7 +120,7 @@ impl Judge {
     }
 
     /// Returns when a task requested what it was just granted.
-    fn asked(&self, process: usize, task: usize) -> u64 {
+    pub(super) fn asked(&self, process: usize, task: usize) -> u64 {
         let began = self.began.get(&(process, task)).copied();
         began.unwrap_or_else(now)
     }
