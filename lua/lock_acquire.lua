@@ -23,7 +23,6 @@
 -- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
 -- Is the key a lock of this shape? A read-write lock has a mode.
-local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
 local total = found[1]
 if found[3] or total and not string.find(total, '^%d+$') then
   return {'wrong_kind'}
@@ -31,7 +30,7 @@ end
 
 -- The owner has no level: takes the lock if it is free, and not left to another client.
 if not total then
-  local refused = refusal()
+  local refused = refusal(ttl, is_waited)
   if refused then
     return refused
   end

@@ -16,7 +16,6 @@
 -- Publishes the message on ARGV[7] when the lock becomes free, and tells the first in the turn order of its turn;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
-local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local left, is_last = lower(KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), found)
 if not left then
   return from_primary {'absent'}
@@ -24,9 +23,11 @@ end
 if not is_last then
   return {'kept', left}
 end
-redis.call('DEL', KEYS[1])
+if not sent then
+  redis.call('DEL', KEYS[1])
+end
 if ARGV[6] == '' then
   return {'released', 0}
 end
-local told = tell_freed(KEYS[1], ARGV[7], ARGV[6], ARGV[5])
+local told = tell_freed(KEYS[1], ARGV[7], ARGV[6], ARGV[5], sent)
 return type(told) == 'number' and {'released', told} or {'released', 0, told}

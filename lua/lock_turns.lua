@@ -1,5 +1,5 @@
 -- The turn order of a lock: the processes that wait for it, each for its next turn. Prepended to the scripts that
--- acquire and release such a lock.
+-- acquire and release such a lock, behind lock_waited.
 --
 -- It is a sorted set next to the lock: client -> when it arrived, in microseconds. Once the first client was told that
 -- it is its turn, its score is the time until which it may come for the lock, in milliseconds, minus TOLD: this keeps
@@ -15,16 +15,10 @@
 -- permission, out of memory, a slot that is being moved, a key of another type), the lock works without one. So all of
 -- its commands are sent by pcall.
 
--- `k` and `{k}` have one channel, so the second has another word.
-local function turns_beside(lock, channel)
-  local word = string.find(lock, '^{[^{]+}$') and 'redlatch_braced_turns' or 'redlatch_turns'
-  return word .. string.sub(channel, #'redisson_lock__channel' + 1)
-end
-
--- Publishes a message. Returns how many listen to that very channel: whoever watches all channels by a pattern waits
--- for none of them. If publishing is refused, returns the error.
-local function tell(publish, channel, message)
-  local heard = redis.pcall(publish, channel, message)
+-- Publishes a message, unless it was sent and `heard` is the answer. Returns how many listen to that very channel:
+-- whoever watches all channels by a pattern waits for none of them. If publishing is refused, returns the error.
+local function tell(publish, channel, message, heard)
+  heard = heard or redis.pcall(publish, channel, message)
   if publish == 'PUBLISH' and type(heard) == 'number' and heard > 0 then
     -- Without the right to count, takes all of them for listeners.
     return redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or heard
@@ -170,10 +164,5 @@ local function line_of(lock, channel, publish)
   end
 
   return line
-end
-
--- Returns whether the turn order has any entry.
-local function is_waited_for(lock, channel)
-  return redis.pcall('EXISTS', turns_beside(lock, channel)) == 1
 end
 

@@ -76,24 +76,24 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK_ACQUIRE = "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 10 };
-    LOCK_ACQUIRE_ALL = "primary", "lock_record", "lock_share", "lock_turns", "lock_acquire_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
+    LOCK_ACQUIRE = "lock_waited", "lock_free", "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 10 };
+    LOCK_ACQUIRE_ALL = "primary", "lock_record", "lock_share", "lock_waited", "lock_turns", "lock_acquire_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_REENTER = "primary", "lock_record", "lock_share", "lock_raise", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_REENTER_SPARE = "primary", "lock_record", "lock_spare", "lock_share", "lock_raise", "lock_reenter" Arity::Fixed { keys: 1, args: 7 };
-    LOCK_CONFIRM = "primary", "primary_only", "key_read", "lock_turns", "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
-    LOCK_RELEASE = "primary", "lock_record", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 7 };
-    LOCK_RELEASE_SPARE = "primary", "lock_record", "lock_spare", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 9 };
-    LOCK_RELEASE_ALL = "primary", "key_read", "lock_record", "lock_lower", "lock_turns", "lock_freed", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
+    LOCK_CONFIRM = "primary", "primary_only", "key_read", "lock_waited", "lock_turns", "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_RELEASE = "lock_waited", "lock_whole", "primary", "lock_record", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 7 };
+    LOCK_RELEASE_SPARE = "lock_waited", "lock_whole", "primary", "lock_record", "lock_spare", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 9 };
+    LOCK_RELEASE_ALL = "primary", "key_read", "lock_record", "lock_lower", "lock_waited", "lock_turns", "lock_freed", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_ADOPT = "primary", "lock_record", "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_ADOPT_SPARE = "primary", "lock_record", "lock_spare", "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 9 };
     LOCK_EXTEND = "primary", "lock_record", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "primary", "key_read", "lock_record", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "primary", "primary_only", "key_read", "lock_check" Arity::PerKey { args: 2 };
-    LOCK_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_turns", "lock_freed", "lock_force_release" Arity::PerEntry { keys: 1, args: 3, each: 1 };
+    LOCK_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_waited", "lock_turns", "lock_freed", "lock_force_release" Arity::PerEntry { keys: 1, args: 3, each: 1 };
     LOCK_INSPECT = "primary", "primary_only", "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
-    TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
+    TURN_LEAVE = "lock_waited", "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     LEADER_TELL = "leader_tell" Arity::Fixed { keys: 1, args: 2 };
-    FENCED_ACQUIRE = "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 12 };
+    FENCED_ACQUIRE = "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_waited", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 12 };
     FENCED_TOKEN = "primary", "primary_only", "fenced_token" Arity::Fixed { keys: 2, args: 1 };
     FAIR_ACQUIRE = "primary", "lock_shape", "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
@@ -137,7 +137,7 @@ scripts! {
     PERMIT_RETURN = "primary", "key_read", "counter_shape", "permit_id", "permit_add", "permit_return" Arity::Fixed { keys: 4, args: 3 };
     PERMIT_EXTEND = "primary", "permit_id", "permit_extend" Arity::Fixed { keys: 2, args: 4 };
     PERMIT_COUNT = "primary", "primary_only", "counter_shape", "permit_add", "permit_count" Arity::Fixed { keys: 3, args: 1 };
-    RED_ACQUIRE = "primary", "red_guard", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 2, args: 14 };
+    RED_ACQUIRE = "primary", "red_guard", "lock_waited", "lock_free", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 2, args: 14 };
     RED_PLAIN_ACQUIRE = "primary", "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 7 };
 }
 
