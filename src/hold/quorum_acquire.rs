@@ -73,6 +73,9 @@ pub(super) struct Outvoted {
     pub(super) busy: Vec<usize>,
     /// How many of `busy` are missing for a majority.
     pub(super) missing: usize,
+    /// Whether servers that answer, but answered this call too late, would have made it a majority. Then news of the
+    /// others is no reason to ask at once: a call that can never win would keep out those that can.
+    pub(super) is_too_late: bool,
 }
 
 impl QuorumAcquire {
@@ -187,7 +190,7 @@ impl QuorumAcquire {
     /// Returns what to wait for after a round that others have won. Outstanding answers do not count: if they could
     /// change the outcome, the round would not be decided.
     fn outvoted(&self, asked: &OpenRequests<Result<Polling, Error>>) -> Outvoted {
-        let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
+        let (mut yes, mut late, mut busy, mut shortest) = (0, 0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
             match answer {
                 Some(Ok(Polling::Voted(Attempted::Granted(_)))) => yes += 1,
@@ -195,21 +198,22 @@ impl QuorumAcquire {
                     busy.push(at);
                     shortest = shortest.into_iter().chain(ttl.left()).min();
                 }
+                Some(Err(_)) if silence(&self.requests[at]).is_none() => late += 1,
                 _ => {}
             }
         }
+        let missing = majority(self.requests.len()).saturating_sub(yes);
         Outvoted {
             ttl: shortest.map_or(Ttl::Never, Ttl::Ends),
             busy,
-            missing: majority(self.requests.len()).saturating_sub(yes),
+            missing,
+            is_too_late: late >= missing,
         }
     }
 
     /// Returns, for each silent server, the reason not to ask it. So nobody waits for it, and no round leaves anything
     /// owed to it. If the others are no majority, all servers are asked.
     fn silent(&self) -> Vec<Option<Error>> {
-        let silence =
-            |request: &AcquireRequest| Some(request.client.backend.silence(request.name.key())?.1);
         let mut silent: Vec<_> = self.requests.iter().map(silence).collect();
         let speaking = silent.iter().filter(|silence| silence.is_none()).count();
         if speaking < majority(self.requests.len()) {
@@ -404,6 +408,11 @@ pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<It
 /// The outstanding answers, each with the index of its server. They go on in the background once a majority has been
 /// found.
 type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
+
+/// Returns how the server of a request last failed, if it is silent.
+fn silence(request: &AcquireRequest) -> Option<Error> {
+    Some(request.client.backend.silence(request.name.key())?.1)
+}
 
 /// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release it. Dropping
 /// this drops the unanswered requests.

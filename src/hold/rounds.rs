@@ -212,9 +212,10 @@ impl<'a> Wanted for Rounds<'a> {
     /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a call that
     /// wins its first round does not.
     async fn happens(&mut self) -> Result<Option<RoundsOutcome<'a>>, Error> {
-        let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
+        let Some(outvoted) = self.outvoted.as_ref().filter(|it| !it.is_too_late) else {
             return pending().await;
         };
+        let Outvoted { busy, missing, .. } = outvoted;
         if self.subscriptions.is_empty() {
             let requests = self.quorum_acquire.requests.iter();
             self.subscriptions.extend(requests.map(listen));
@@ -232,13 +233,13 @@ impl<'a> Wanted for Rounds<'a> {
 
 impl<'a> Rounds<'a> {
     /// Returns messages as the wake source once all servers that others have are subscribed to: the holder's releases
-    /// are among what they tell. Until then, returns pauses.
+    /// are among what they tell. Until then, and for a call that is answered too late, returns pauses.
     fn wake_source(&self, outvoted: &Outvoted, wait: &Wait) -> WakeSource {
         let is_heard = |at: &usize| {
             let subscription = self.subscriptions.get(*at).and_then(Option::as_ref);
             subscription.is_some_and(Subscription::is_heard)
         };
-        match outvoted.busy.iter().all(is_heard) {
+        match !outvoted.is_too_late && outvoted.busy.iter().all(is_heard) {
             true => WakeSource::Messages {
                 poll_cap: self.quorum_acquire.requests[0].client.settings.poll_cap,
             },
