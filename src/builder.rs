@@ -145,7 +145,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a prefix for every name; see [`Client::scoped`].
+    /// Sets a prefix for every name, which must not be empty; see [`Client::scoped`].
     ///
     /// # Examples
     ///

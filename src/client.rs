@@ -71,6 +71,10 @@ impl Client {
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the URL cannot be parsed, or if the call is made outside a
     /// tokio runtime; [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses the connection.
     ///
+    /// # Panics
+    ///
+    /// If the timers of the runtime are not enabled.
+    ///
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing stays open.

@@ -26,6 +26,9 @@ use crate::owner::Owner;
 /// protects as much. If the store can refuse a stale write by itself, for example by a version column, that alone may
 /// be enough.
 ///
+/// The future of a [`run`](Self::run) is not given the token. To use the token, call [`lock`](Self::lock), and run the
+/// work in [`run_until_lost`](crate::Lease::run_until_lost) of the guard.
+///
 /// # Guarantee and limit
 ///
 /// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.

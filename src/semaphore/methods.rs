@@ -95,7 +95,8 @@ macro_rules! methods {
             }
 
             /// Acquires a permit, waiting until one is free. Within this process, calls are served in order of arrival;
-            /// a waiting call is woken when permits are released.
+            /// a waiting call is woken when permits are released. Until the number of permits is
+            /// [set](Self::try_set_permits), there are none, and the call waits.
             ///
             /// # Errors
             ///
