@@ -227,7 +227,7 @@ impl Error {
     pub(crate) fn closed() -> Self {
         Self::new(
             ErrorKind::Closed,
-            "the client is closed, or the runtime on which it was connected has ended",
+            "the client is closed, or the runtime on which it was connected has ended; connect another client",
         )
         .unanswered()
     }

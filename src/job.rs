@@ -189,7 +189,7 @@ impl Job {
     }
 
     async fn begin(&self) -> Result<Option<Execution>, Error> {
-        LeaseTime::new(self.within)?;
+        LeaseTime::of_setting("within", self.within)?;
         let guard = taken(&self.handle).await?;
         Ok(guard.map(|guard| {
             let FencedGuard { guard, token } = guard.into();

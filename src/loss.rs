@@ -66,7 +66,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => "the server no longer has this hold",
-            Self::Expired => "its lease passed without a confirmed renewal",
+            Self::Expired => "its lease ended, and no renewal was confirmed",
             Self::Displaced => "the server granted it to another owner in this process",
             Self::Forced => "a call released it by force",
             Self::Closed => "the client was closed, or its runtime ended",

@@ -234,7 +234,7 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let lease = LeaseTime::new(self.watchdog_lease)?;
+        let lease = LeaseTime::of_setting("watchdog_lease", self.watchdog_lease)?;
         self.min_validity(lease)?;
         self.label.as_deref().map_or(Ok(()), label::check)?;
         let day = Duration::from_secs(24 * 60 * 60);

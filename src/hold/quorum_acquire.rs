@@ -285,7 +285,7 @@ impl QuorumAcquire {
     fn one_server(&self) -> Error {
         let name = self.name();
         Error::invalid(format!(
-            "two members of {name:?} are on one server, whose vote would count twice"
+            "two members of {name:?} are on one server, whose vote would count twice: give each a server of its own"
         ))
     }
 

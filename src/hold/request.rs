@@ -157,7 +157,9 @@ impl AcquireRequest {
         let (name, owner) = (self.name.key(), self.shown_owner());
         Err(Error::new(
             ErrorKind::WrongKind,
-            format!("the owner {owner} already holds {name:?} as a lock of another kind"),
+            format!(
+                "the owner {owner} already holds {name:?} as a lock of another kind: release that first, or use that kind"
+            ),
         ))
     }
 
