@@ -72,7 +72,7 @@ impl Task<'_> {
                 judge(|judge| judge.has_run(self.id(), name, (hold, began), is_told));
             }
             (None, Some(&(hold, began, _))) => {
-                judge(|judge| judge.has_run(self.id(), name, (hold, began), false))
+                judge(|judge| judge.has_run(self.id(), name, (hold, began), false));
             }
             _ => judge(|judge| judge.owed(name)),
         }
