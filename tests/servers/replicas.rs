@@ -427,10 +427,10 @@ async fn replicas_of_the_server_that_has_the_slot_count() {
     }
 
     let info = cluster.nodes()[0].connection().command(&["INFO", "server"]);
-    if info.text().contains("valkey_version:9") {
+    if info.text().contains("valkey_version:") {
         return skip(
             "lone-move",
-            "Valkey 9 moves no slot of a server whose replica hangs",
+            "Valkey moves no slot of a server whose replica hangs",
         );
     }
     // A slot that moves between the grant and the question is followed.
