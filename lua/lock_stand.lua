@@ -4,8 +4,7 @@
 -- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts a client
 -- that waits into the turn order. A client that only joins is told that the lock is free. Otherwise it returns nil: the
 -- client is no longer in the turn order, and the first and the second there learn how long it has the lock. A hash that is
--- no lock is the wrong kind. `ttl` is that of the lock, and `is_waited` whether anybody stands in its turn order, if the
--- caller knows.
+-- no lock is the wrong kind. A caller that knows passes the TTL of the lock, and that somebody stands in its turn order.
 
 local function refusal(ttl, is_waited)
   local lease, channel, publish, stay = ARGV[5], ARGV[7], ARGV[8], ARGV[9]
@@ -17,10 +16,7 @@ local function refusal(ttl, is_waited)
   if not is_held and ARGV[6] == 'join' then
     return {'free'}
   end
-  if is_waited == nil then
-    is_waited = not is_held and is_waited_for(KEYS[1], channel)
-  end
-  if not is_held and (publish == '' or not is_waited) then
+  if not is_held and (publish == '' or not (is_waited or is_waited_for(KEYS[1], channel))) then
     return
   end
   local line, client = line_of(KEYS[1], channel, publish), string.match(ARGV[2], '^|?([^:]*)')

@@ -1,5 +1,5 @@
--- Tells whether anybody stands in the turn order of a lock (lock_turns). Prepended to the scripts that acquire and release
--- such a lock.
+-- Tells whether anybody stands in the turn order of a lock (lock_turns). Prepended to the scripts that acquire and
+-- release such a lock.
 
 -- `k` and `{k}` have one channel, so the second has another word.
 local function turns_beside(lock, channel)

@@ -1,6 +1,6 @@
--- Releases a lock if the hold of an owner without a name is all of it, and nobody waits. Prepended to lock_release, behind
--- lock_waited and before everything else: each run of a script creates its functions anew, and this common case needs
--- none of the others.
+-- Releases a lock if the hold of an owner without a name is all of it, and nobody waits. Prepended to lock_release,
+-- behind lock_waited and before all others: Redis creates every function of a script in each run, and this common case
+-- needs none of theirs. If it does not end the script, `sent` is the answer to the message, if that was sent.
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local sent
