@@ -141,7 +141,7 @@ impl Server {
         self.machine.block_on(async { self.memory.resume() });
     }
 
-    /// Sets its clock ahead by so many milliseconds, or back.
+    /// Moves its clock by this many milliseconds. A negative number sets it back.
     pub fn set_clock(&self, by: i64) {
         self.memory.set_clock(by);
     }

@@ -258,13 +258,13 @@ impl QuorumAcquire {
         &self,
         deadline: Deadline,
     ) -> Result<(Option<QuorumHold>, bool), Error> {
-        let asked = self.requests.iter().map(async |request| {
-            let key = request.name.key();
-            match request.client.backend.silence(key) {
-                Some((_, error)) => Err(error),
-                None => request.client.server(key).await,
-            }
-        });
+        let asked = self
+            .requests
+            .iter()
+            .map(async |request| match silence(request) {
+                Some(error) => Err(error),
+                None => request.client.server(request.name.key()).await,
+            });
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut servers = BTreeSet::new();
         let mut acquired = pin!(self.acquire(deadline));

@@ -47,7 +47,7 @@ impl Data {
         self.now = self.now.max(shifted(unix_time(), self.ahead));
     }
 
-    /// Sets the clock ahead by so many milliseconds, or back.
+    /// Moves the clock by this many milliseconds. A negative number sets it back.
     pub(super) fn set_clock(&mut self, by: i64) {
         self.ahead += by;
         self.now = shifted(self.now, by);

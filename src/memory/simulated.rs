@@ -71,7 +71,8 @@ impl MemoryServer {
         });
     }
 
-    /// Sets the clock of the server ahead by so many milliseconds, or back. It stays so when the server begins again.
+    /// Moves the clock of the server by this many milliseconds. A negative number sets it back. A restart keeps the
+    /// shift.
     pub fn set_clock(&self, by: i64) {
         self.with(|state| state.data.set_clock(by));
     }

@@ -185,10 +185,9 @@ impl Wait {
         self.clamp(now, self.patience)
     }
 
-    fn is_out_of_patience(&self, now: BootInstant, unanswered: Option<BootInstant>) -> bool {
-        let silent =
-            unanswered.is_some_and(|since| since.max(self.started).until(now) >= self.patience);
-        self.deadline == Deadline::Never && silent
+    fn is_out_of_patience(&self, now: BootInstant, since: Option<BootInstant>) -> bool {
+        let is_over = since.is_some_and(|it| it.max(self.started).until(now) >= self.patience);
+        self.deadline == Deadline::Never && is_over
     }
 
     /// Returns a park of this length, shortened to the time that is left, or [`Step::GiveUp`] if none is left.

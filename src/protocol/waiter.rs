@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::answer::Ttl;
 use super::policy::Policy;
-use super::wait::{Step as Time, Wait};
+use super::wait::{Step, Wait};
 use crate::clock::BootInstant;
 
 /// After this time, a waiter asks again as long as a subscription is not acknowledged.
@@ -233,13 +233,13 @@ impl Waiter {
         }
         // Others ask after pauses too.
         match wait.busy(now, Ttl::Never, jitter) {
-            Time::Park(pause) => WaiterStep::Pause(pause),
-            Time::GiveUp => WaiterStep::Ask,
+            Step::Park(pause) => WaiterStep::Pause(pause),
+            Step::GiveUp => WaiterStep::Ask,
         }
     }
 
-    fn wait_for(&mut self, step: Time, remind_in: Option<Duration>, common: bool) -> WaiterStep {
-        let Time::Park(at_most) = step else {
+    fn wait_for(&mut self, step: Step, remind_in: Option<Duration>, common: bool) -> WaiterStep {
+        let Step::Park(at_most) = step else {
             return WaiterStep::GiveUp;
         };
         let at_most = remind_in.map_or(at_most, |soon| at_most.min(soon));
@@ -287,8 +287,8 @@ impl Waiter {
         is_over: bool,
     ) -> Option<Duration> {
         match wait.clamp(now, pause) {
-            Time::Park(pause) if !is_over => Some(pause),
-            Time::Park(_) | Time::GiveUp => None,
+            Step::Park(pause) if !is_over => Some(pause),
+            Step::Park(_) | Step::GiveUp => None,
         }
     }
 

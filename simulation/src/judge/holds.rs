@@ -89,8 +89,8 @@ impl Judge {
             // learns late that its grant was taken away, and so does a process that passes a record on.
             let may_return = self
                 .excuse(name, if is_named(owner) { 0 } else { since })
-                .is_some();
-            let may_return = may_return || self.names[name].has_no_floor;
+                .is_some()
+                || self.names[name].has_no_floor;
             if !may_return && (token < last || token == last && !is_nested) {
                 self.violation(format!("{shown}: token {token} after {last}"));
             }

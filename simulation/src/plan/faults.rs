@@ -18,7 +18,7 @@ pub enum Fault {
     Hang(usize),
     Forget(usize),
     Deny(usize, &'static str),
-    /// The clock of a server is set ahead by so many milliseconds, or back; those of all, where they share data.
+    /// Moves the clock of a server by this many milliseconds, or those of all servers, if they share data.
     Clock(usize, i64),
     Kill(usize),
     Pause(usize),
