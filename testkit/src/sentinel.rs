@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::connection::Connection;
-use crate::port::on_free_port;
+use crate::port::{Port, on_free_port};
 use crate::process::Process;
 use crate::reply::Reply;
 use crate::server::Server;
@@ -22,7 +22,7 @@ pub struct Sentinel {
     // Declared before the directory, so that the process ends before its files are removed.
     process: Mutex<Process>,
     _dir: TempDir,
-    port: u16,
+    port: Port,
     service: String,
 }
 
@@ -72,25 +72,25 @@ impl Sentinel {
 
     /// Returns the port that the sentinel listens on.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the URL by which clients find the primary.
     pub fn url(&self) -> String {
-        let Self { port, service, .. } = self;
+        let (port, service) = (self.port(), &self.service);
         format!("redis-sentinel://127.0.0.1:{port}?sentinelServiceName={service}")
     }
 
     /// Returns the port of the server that the sentinel takes for the primary.
     pub fn primary(&self) -> u16 {
-        let mut connection = Connection::open(self.port);
+        let mut connection = Connection::open(self.port());
         primary_of(&mut connection, &self.service).expect("the sentinel knows its service")
     }
 
     /// Returns how many replicas, and how many other sentinels, it knows.
     pub(crate) fn company(&self) -> [usize; 2] {
         ["REPLICAS", "SENTINELS"].map(|what| {
-            let mut connection = Connection::open(self.port);
+            let mut connection = Connection::open(self.port());
             let rows = connection.command(&["SENTINEL", what, &self.service]);
             rows.array().len()
         })
@@ -104,31 +104,32 @@ impl Sentinel {
 
     /// Opens a connection that bypasses everything under test.
     pub fn connection(&self) -> Connection {
-        Connection::open(self.port)
+        Connection::open(self.port())
     }
 
     fn launch(
         primary: &Server,
         service: &str,
         quorum: usize,
-        port: u16,
+        port: Port,
         login: &str,
     ) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let config = format!(
             "bind 127.0.0.1\n\
-             port {port}\n\
+             port {}\n\
              sentinel monitor {service} 127.0.0.1 {} {quorum}\n\
              sentinel down-after-milliseconds {service} {DOWN_AFTER}\n\
              sentinel failover-timeout {service} 2000\n\
              {login}",
+            port.number(),
             primary.port()
         );
         fs::write(dir.path().join("sentinel.conf"), config).map_err(|error| error.to_string())?;
         let mut process = Process::spawn(dir.path(), ["sentinel.conf", "--sentinel"])?;
         process.wait_until(|process| process.log().contains("+monitor master"))?;
         process.wait_until(|_| {
-            let mut connection = Connection::open(port);
+            let mut connection = Connection::open(port.number());
             connection.command(&["PING"]) == Reply::Status("PONG".to_owned())
                 && primary_of(&mut connection, service).is_some()
         })?;

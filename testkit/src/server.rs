@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use crate::certificate::Certificate;
 use crate::connection::Connection;
-use crate::port::on_free_port;
+use crate::port::{Port, on_free_port};
 use crate::process::Process;
 use crate::reply::Reply;
 
@@ -15,7 +15,7 @@ pub struct Server {
     // Declared before the directory, so that the process ends before its files are removed.
     process: Mutex<Process>,
     dir: TempDir,
-    port: u16,
+    port: Port,
     builder: ServerBuilder,
     certificate: Option<Certificate>,
 }
@@ -37,7 +37,7 @@ impl Server {
 
     /// Returns the port that the server listens on, with TLS or without.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the URL for clients, with the password and with the TLS scheme.
@@ -47,7 +47,7 @@ impl Server {
             Some(password) => format!(":{password}@"),
             None => String::new(),
         };
-        format!("{scheme}://{login}127.0.0.1:{}", self.port)
+        format!("{scheme}://{login}127.0.0.1:{}", self.port())
     }
 
     /// Returns the password that clients need.
@@ -93,7 +93,7 @@ impl Server {
         process.kill();
         *process = self
             .builder
-            .launch(&self.dir, self.port, self.certificate.as_ref())
+            .launch(&self.dir, self.port(), self.certificate.as_ref())
             .unwrap_or_else(|error| panic!("restart: {error}"));
     }
 
@@ -113,7 +113,7 @@ impl Server {
     /// Panics if the server speaks only TLS.
     pub fn connection(&self) -> Connection {
         assert!(!self.builder.tls, "a Connection speaks no TLS");
-        let mut connection = Connection::open(self.port);
+        let mut connection = Connection::open(self.port());
         if let Some(password) = self.password() {
             connection.authenticate(password);
         }
@@ -220,7 +220,7 @@ impl ServerBuilder {
         };
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let (port, process) = on_free_port(|port| {
-            let process = self.launch(&dir, port, certificate.as_ref())?;
+            let process = self.launch(&dir, port.number(), certificate.as_ref())?;
             Ok((port, process))
         })?;
         let server = Server {

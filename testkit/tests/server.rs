@@ -1,3 +1,4 @@
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::{Connection, Reply, Sentinel, Server, skip};
@@ -30,6 +31,17 @@ fn only_a_persistent_server_keeps_its_data_over_a_restart() {
         assert_ne!(server.pid(), pid);
         assert_eq!(server.connection().exists("hash"), kept);
     }
+}
+
+#[test]
+fn the_port_of_a_server_that_is_down_stays_its_own() {
+    let server = Server::start();
+    let address = ("127.0.0.1", server.port());
+    server.kill();
+    // Whoever starts something reserves a port so.
+    assert!(UdpSocket::bind(address).is_err());
+    drop(server);
+    assert!(UdpSocket::bind(address).is_ok());
 }
 
 #[test]
