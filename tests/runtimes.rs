@@ -20,7 +20,10 @@ use std::thread::Thread;
 use std::time::Instant;
 
 use futures_util::future::try_join_all;
-use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner, ReentrantLock};
+use redlatch::semaphore::{ExpirablePermit, SemaphorePermit};
+use redlatch::{
+    Client, Error, ErrorKind, LockGuard, LossReason, MultiGuard, MultiLock, Owner, ReentrantLock,
+};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::probe::{
@@ -626,41 +629,52 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing_over_tls() {
     }
 }
 
+/// Takes something, and ends the process while that is given back and the server does not answer.
+///
+/// One thing at a time: a server that answers a process which has ended loses the requests that it has not read yet.
+fn ends_giving_back<G, F: Future>(
+    server: &Server,
+    take: impl AsyncFnOnce(&Client) -> Result<G, Error>,
+    give: impl FnOnce(G) -> F,
+) {
+    let short = Builder::new_current_thread().enable_all().build().unwrap();
+    short.block_on(async {
+        let client = client(server).await;
+        let taken = take(&client).await.unwrap();
+        server.freeze();
+        // Nothing of it is even dropped.
+        forget(begin(give(taken)));
+    });
+    drop(short);
+    server.thaw();
+}
+
 /// A server that does not know a script by its hash may hang before it says so, and then there is nobody to send the
 /// script.
 #[test]
 fn what_is_given_back_by_a_process_that_ends_is_sent_as_a_whole() {
     let server = Server::start();
-    let short = Builder::new_current_thread().enable_all().build().unwrap();
-    short.block_on(async {
+    runtime().block_on(async {
         let client = client(&server).await;
-        let set = MultiLock::new(["a", "b"].map(|name| client.lock(name)));
         let (permits, leased) = (
             client.semaphore("permits"),
             client.expirable_semaphore("leased"),
         );
         permits.try_set_permits(1).await.unwrap();
         leased.try_set_permits(1).await.unwrap();
-        let lock = client.lock("lock").lock().await.unwrap();
-        let fair = client.fair_lock("fair").lock().await.unwrap();
-        let plain = client.plain_lock("plain").lock().await.unwrap();
-        let read = client.read_write_lock("read").read().await.unwrap();
-        let set = set.lock().await.unwrap();
-        let (permit, leased) = (
-            permits.acquire().await.unwrap(),
-            leased.acquire().await.unwrap(),
-        );
-        server.freeze();
-        // The process ends while it waits for the answers, and nothing of it is even dropped.
-        forget([lock, fair, plain, read].map(|guard| begin(guard.unlock())));
-        forget((
-            begin(set.unlock()),
-            begin(permit.release()),
-            begin(leased.release()),
-        ));
     });
-    drop(short);
-    server.thaw();
+    macro_rules! end_giving_back {
+        ($client:ident: $take:expr, $give:path) => {
+            ends_giving_back(&server, async |$client| $take.await, $give)
+        };
+    }
+    end_giving_back!(client: client.lock("lock").lock(), LockGuard::unlock);
+    end_giving_back!(client: client.fair_lock("fair").lock(), LockGuard::unlock);
+    end_giving_back!(client: client.plain_lock("plain").lock(), LockGuard::unlock);
+    end_giving_back!(client: client.read_write_lock("read").read(), LockGuard::unlock);
+    end_giving_back!(client: MultiLock::new(["a", "b"].map(|name| client.lock(name))).lock(), MultiGuard::unlock);
+    end_giving_back!(client: client.semaphore("permits").acquire(), SemaphorePermit::release);
+    end_giving_back!(client: client.expirable_semaphore("leased").acquire(), ExpirablePermit::release);
     runtime().block_on(async {
         for name in ["lock", "fair", "plain", "read", "a", "b"] {
             eventually_free(&server, name).await;

@@ -148,7 +148,8 @@ pub async fn eventually_waiting(client: &Client, calls: usize) {
 
 pub async fn eventually_free(server: &Server, name: &str) {
     let mut probe = server.connection();
-    eventually("the key is gone", async || !probe.exists(name)).await;
+    let what = format!("{name} is gone");
+    eventually(&what, async || !probe.exists(name)).await;
 }
 
 /// Returns how often each command ran since [`reset_calls`], inside scripts too. Leaves out `CONFIG`, which resets the
