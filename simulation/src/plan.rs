@@ -1,5 +1,6 @@
 //! The plan that a seed chooses: servers, names, processes with their tasks and steps, and the weather.
 
+mod crowd;
 mod cut;
 mod extras;
 mod faults;
@@ -254,6 +255,7 @@ impl Plan {
             handoffs: pick(chance, &[0, 2, 16]),
         };
         extras::add(&mut plan);
+        crowd::gather(&mut plan);
         plan
     }
 

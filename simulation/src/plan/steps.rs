@@ -48,7 +48,13 @@ pub(super) fn names(chance: &mut Rng, clients: usize) -> Vec<Shared> {
 pub(super) fn step(chance: &mut Rng, names: &[Shared], is_calm: bool) -> Step {
     let pause = pick(chance, &[0, 0, 0, 1, 5, 20]);
     let at = chance.usize(..names.len());
-    let act = match names[at].kind {
+    let act = act(chance, names, at, is_calm);
+    Step { pause, act }
+}
+
+/// Returns something that is done with a name.
+pub(super) fn act(chance: &mut Rng, names: &[Shared], at: usize, is_calm: bool) -> Act {
+    match names[at].kind {
         Kind::Latch => match odds(chance, 70) {
             true => Act::Await(at, pick(chance, &[0, 50, 500])),
             false => Act::CountDown(at),
@@ -66,8 +72,7 @@ pub(super) fn step(chance: &mut Rng, names: &[Shared], is_calm: bool) -> Step {
             95 if !is_calm => Act::Force(at),
             _ => Act::Adopt,
         },
-    };
-    Step { pause, act }
+    }
 }
 
 pub(super) fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
