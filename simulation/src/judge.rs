@@ -50,6 +50,8 @@ struct Call {
     names: Vec<usize>,
     /// How long its process was paused or it was not polled, since it began.
     absent: u64,
+    /// How often a lock that it waits for was granted to calls that began later.
+    overtaken: u32,
 }
 
 /// What is known of a name.

@@ -85,8 +85,8 @@ impl Lock for Elected {
 
 /// A lock with one name.
 pub trait Named: Lock {
-    /// Calls every method that changes nothing.
-    fn look(&self) -> Boxed<'_, Result<(), Error>>;
+    /// Calls every method that changes nothing. Returns how many levels the owner has.
+    fn look(&self) -> Boxed<'_, Result<u64, Error>>;
 
     fn force(&self) -> Boxed<'_, Result<bool, Error>>;
 
@@ -97,13 +97,14 @@ impl<L: NamedLock> Named for L
 where
     Guard: From<L::Guard>,
 {
-    fn look(&self) -> Boxed<'_, Result<(), Error>> {
+    fn look(&self) -> Boxed<'_, Result<u64, Error>> {
         Box::pin(async {
             self.is_locked().await?;
             self.is_held().await?;
-            self.hold_count().await?;
+            let levels = self.hold_count().await?;
             self.remaining_lease().await?;
-            self.holder().await.map(drop)
+            self.holder().await?;
+            Ok(levels)
         })
     }
 

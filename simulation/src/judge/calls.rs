@@ -35,6 +35,7 @@ impl Judge {
                 limit,
                 names: names.to_vec(),
                 absent: 0,
+                overtaken: 0,
             },
         );
         id
@@ -78,6 +79,36 @@ impl Judge {
         // A call for several names may have got some of them.
         if outcome == "dropped" || error.is_some() || call.names.len() > 1 {
             call.names.iter().for_each(|name| self.owed(*name));
+        }
+    }
+
+    /// Notes that a lock was granted to a call that began at this time: those that wait since earlier were overtaken.
+    pub(super) fn overtake(&mut self, name: usize, began: u64) {
+        let plan = self.plan();
+        let has_order = matches!(
+            plan.names[name].kind,
+            Kind::Reentrant | Kind::Fair | Kind::Fenced
+        );
+        if plan.weather != "calm" || plan.spread > 0 || !has_order {
+            return;
+        }
+        let tasks = plan.processes.iter().map(|process| process.tasks.len());
+        let most = 30 + 2 * tasks.sum::<usize>() as u32 * (plan.handoffs + 1);
+        // Others of its process wait for a call that nobody polls.
+        let calls = self.calls.values().filter(|call| call.absent > 0);
+        let unpolled: Vec<_> = calls.map(|call| call.process).collect();
+        let mut starved = Vec::new();
+        for call in self.calls.values_mut() {
+            let is_overtaken = call.names == [name] && call.began < began;
+            if is_overtaken && !unpolled.contains(&call.process) {
+                call.overtaken += 1;
+                if call.overtaken == most {
+                    starved.push(format!("p{}.{} {}", call.process, call.task, call.what));
+                }
+            }
+        }
+        for call in starved {
+            self.violation(format!("{call} was overtaken {most} times"));
         }
     }
 

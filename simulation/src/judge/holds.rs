@@ -98,6 +98,9 @@ impl Judge {
             self.names[name].token_owner = Some(owner.clone());
         }
         let since = self.asked(process, task);
+        if !is_nested {
+            self.overtake(name, since);
+        }
         let hold = self.begins(Hold {
             process,
             owner: owner.clone(),
@@ -109,6 +112,37 @@ impl Judge {
         });
         self.runs((process, task), name, hold);
         hold
+    }
+
+    /// Returns how many levels this owner is known to have, and `None` if it may have others.
+    pub fn levels(&self, name: usize, owner: &Owner) -> Option<u64> {
+        let known = &self.names[name];
+        let may_have_others = self.plan().weather != "calm"
+            || known.haunted > now()
+            || known.forced.is_some()
+            || known.left.contains(owner);
+        let has = |hold: &&Hold| hold.name == name && hold.owner == *owner && !hold.reads;
+        let levels = self.holds.values().filter(has).count();
+        (!may_have_others).then_some(levels as u64)
+    }
+
+    /// Judges how many levels an owner was told to have, which it had when it asked.
+    pub fn counted(
+        &mut self,
+        (process, task): (usize, usize),
+        (name, owner): (usize, &Owner),
+        before: Option<u64>,
+        levels: u64,
+    ) {
+        if let (Some(before), Some(after)) = (before, self.levels(name, owner))
+            && before == after
+            && levels != before
+        {
+            let shown = self.plan().names[name].name.clone();
+            self.violation(format!(
+                "p{process}.{task} is told of {levels} levels of {shown}, and has {before}"
+            ));
+        }
     }
 
     /// Records a hold, and returns its number.

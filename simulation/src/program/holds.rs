@@ -283,8 +283,13 @@ impl Task<'_> {
             Kind::Leader => self.look_at_leader(at).await,
             Kind::Latch | Kind::Red | Kind::Job => {}
             _ => {
-                let lock = self.named(&self.reading(at), &Owner::current());
-                self.just(what, limit, lock.look(), |()| "done").await;
+                let owner = Owner::current();
+                let lock = self.named(&self.reading(at), &owner);
+                let known = judge(|judge| judge.levels(at, &owner));
+                let looked = self.just(what, limit, lock.look(), |_| "done").await;
+                if let Some(Ok(levels)) = looked {
+                    judge(|judge| judge.counted(self.id(), (at, &owner), known, levels));
+                }
             }
         }
     }
