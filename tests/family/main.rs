@@ -88,35 +88,6 @@ macro_rules! everywhere {
                 [$($case,)* $($alone),*], beside others [$($case),*]
             );
         }
-        /// By clients that connect as a client of fred does.
-        #[cfg(feature = "fred-10")]
-        mod fred {
-            use super::*;
-            mod single {
-                table!(
-                    |server: fn() -> Server, _| Place::fred_single(server()) =>
-                    [$($case,)* $($alone),*], beside others [$($case),*]
-                );
-            }
-            mod tls {
-                table!(
-                    |_, scripts| Place::fred_tls(scripts) =>
-                    [$($case,)* $($alone),*], beside others [$($case),*]
-                );
-            }
-            mod cluster {
-                table!(
-                    |_, scripts| Place::fred_cluster(scripts) =>
-                    [$($case,)* $($alone),*], beside others [$($case),*]
-                );
-            }
-            mod sentinels {
-                table!(
-                    |_, _| Place::fred_sentinels() =>
-                    [$($case,)* $($alone),*], beside others [$($case),*]
-                );
-            }
-        }
     };
 }
 
@@ -142,6 +113,31 @@ everywhere!(
     waiters_here_get_in_one_after_the_other,
     tasks_of_two_clients_never_meet_inside,
 );
+
+/// By clients that connect as a client of fred does. That decides where and as whom, and nothing later: so these are the
+/// cases in which a kind sends most of what it sends, and hears of a release.
+#[cfg(feature = "fred-10")]
+mod fred {
+    macro_rules! as_fred {
+        ($module:ident: $place:expr) => {
+            mod $module {
+                table!(
+                    $place =>
+                    [
+                        lost_key_is_noticed_by_renewal_and_verify,
+                        waiter_elsewhere_gets_in_after_the_unlock,
+                    ],
+                    beside others [lost_key_is_noticed_by_renewal_and_verify]
+                );
+            }
+        };
+    }
+    use super::*;
+    as_fred!(single: |server: fn() -> Server, _| Place::fred_single(server()));
+    as_fred!(tls: |_, scripts| Place::fred_tls(scripts));
+    as_fred!(cluster: |_, scripts| Place::fred_cluster(scripts));
+    as_fred!(sentinels: |_, _| Place::fred_sentinels());
+}
 
 macro_rules! proxied {
     ($($case:ident),* $(,)?) => {
