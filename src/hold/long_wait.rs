@@ -11,8 +11,8 @@ use super::request::AcquireRequest;
 use crate::session::LocalLock;
 
 impl AcquireRequest {
-    /// Waits for an acquisition, and logs once if it takes longer than the client's `long_wait`. `local` has
-    /// the hold of this process, if there is one.
+    /// Waits for an acquisition, and logs once if it takes longer than the client's `long_wait`. `local` has the hold of
+    /// this process, if there is one.
     pub(super) async fn tell_if_long<T>(
         &self,
         local: impl FnOnce() -> LocalLock,
