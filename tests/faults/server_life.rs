@@ -14,7 +14,7 @@ use tokio::time::{Interval, interval, sleep, timeout};
 const NAME: &str = "invoice";
 const LEASE: Duration = Duration::from_secs(60);
 /// The command timeout: the limit of one request.
-const COMMAND: Duration = Duration::from_millis(300);
+const COMMAND: Duration = Duration::from_millis(800);
 /// Far above the time of a wake-up, far below a park or lease of `patient`.
 const PROMPT: Duration = Duration::from_secs(5);
 
