@@ -58,7 +58,7 @@ impl Contestant {
             Self::Product => worker::command(&[ROLE, PRODUCT]).map_err(|error| error.to_string()),
             Self::Plain => worker::command(&[ROLE, PLAIN]).map_err(|error| error.to_string()),
             Self::Redisson => kit::redisson(),
-            Self::Redsync => kit::redsync(),
+            Self::Redsync => kit::go("redsync"),
         }
     }
 }

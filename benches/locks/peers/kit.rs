@@ -59,9 +59,9 @@ pub(super) fn redisson() -> Result<Command, String> {
     Ok(java)
 }
 
-/// Compiles the program that uses redsync. Returns the command that runs it, or what is missing.
-pub(super) fn redsync() -> Result<Command, String> {
-    let (source, built) = folders("redsync")?;
+/// Compiles a program in Go. Returns the command that runs it, or what is missing.
+pub(super) fn go(name: &str) -> Result<Command, String> {
+    let (source, built) = folders(name)?;
     let program = built.join("contestant");
     let mut go = Command::new("go");
     go.args(["build", "-buildvcs=false", "-o"]);
