@@ -36,11 +36,18 @@ pub(super) enum Contestant {
     Product,
     Redisson,
     Redsync,
+    Rueidislock,
     Plain,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 4] = [Self::Product, Self::Redisson, Self::Redsync, Self::Plain];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Product,
+        Self::Redisson,
+        Self::Redsync,
+        Self::Rueidislock,
+        Self::Plain,
+    ];
 
     /// The beginning of the keys under which scripts find its figures.
     pub(super) fn key(self) -> &'static str {
@@ -48,6 +55,7 @@ impl Contestant {
             Self::Product => "peers_redlatch",
             Self::Redisson => "peers_redisson",
             Self::Redsync => "peers_redsync",
+            Self::Rueidislock => "peers_rueidislock",
             Self::Plain => "peers_set_nx",
         }
     }
@@ -59,6 +67,7 @@ impl Contestant {
             Self::Plain => worker::command(&[ROLE, PLAIN]).map_err(|error| error.to_string()),
             Self::Redisson => kit::redisson(),
             Self::Redsync => kit::go("redsync"),
+            Self::Rueidislock => kit::go("rueidislock"),
         }
     }
 }
@@ -69,6 +78,7 @@ impl fmt::Display for Contestant {
             Self::Product => write!(f, "redlatch {}", env!("CARGO_PKG_VERSION")),
             Self::Redisson => write!(f, "Redisson {}", kit::REDISSON.version()),
             Self::Redsync => write!(f, "redsync {}", kit::REDSYNC.version()),
+            Self::Rueidislock => write!(f, "rueidislock {}", kit::RUEIDISLOCK.version()),
             Self::Plain => f.write_str("SET NX PX in a loop"),
         }
     }

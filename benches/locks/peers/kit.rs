@@ -21,6 +21,11 @@ pub(super) const REDSYNC: Pinned = Pinned {
     file: include_str!("../../peers/redsync/go.mod"),
     before: "github.com/go-redsync/redsync/v4 ",
 };
+/// A package of the module of its client.
+pub(super) const RUEIDISLOCK: Pinned = Pinned {
+    file: include_str!("../../peers/rueidislock/go.mod"),
+    before: "github.com/redis/rueidis ",
+};
 
 impl Pinned {
     pub(super) fn version(&self) -> String {
