@@ -37,15 +37,17 @@ pub(super) enum Contestant {
     Redisson,
     Redsync,
     Rueidislock,
+    Rslock,
     Plain,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Product,
         Self::Redisson,
         Self::Redsync,
         Self::Rueidislock,
+        Self::Rslock,
         Self::Plain,
     ];
 
@@ -56,6 +58,7 @@ impl Contestant {
             Self::Redisson => "peers_redisson",
             Self::Redsync => "peers_redsync",
             Self::Rueidislock => "peers_rueidislock",
+            Self::Rslock => "peers_rslock",
             Self::Plain => "peers_set_nx",
         }
     }
@@ -68,6 +71,7 @@ impl Contestant {
             Self::Redisson => kit::redisson(),
             Self::Redsync => kit::go("redsync"),
             Self::Rueidislock => kit::go("rueidislock"),
+            Self::Rslock => kit::rslock(),
         }
     }
 }
@@ -79,6 +83,7 @@ impl fmt::Display for Contestant {
             Self::Redisson => write!(f, "Redisson {}", kit::REDISSON.version()),
             Self::Redsync => write!(f, "redsync {}", kit::REDSYNC.version()),
             Self::Rueidislock => write!(f, "rueidislock {}", kit::RUEIDISLOCK.version()),
+            Self::Rslock => write!(f, "rslock {}", kit::RSLOCK.version()),
             Self::Plain => f.write_str("SET NX PX in a loop"),
         }
     }

@@ -1,4 +1,4 @@
-//! What the contestants in other languages need: a compiler, and the libraries, which are fetched the first time.
+//! What the programs of other locks need: a compiler, and the libraries, which are fetched the first time.
 
 use std::env;
 use std::fs;
@@ -25,6 +25,10 @@ pub(super) const REDSYNC: Pinned = Pinned {
 pub(super) const RUEIDISLOCK: Pinned = Pinned {
     file: include_str!("../../peers/rueidislock/go.mod"),
     before: "github.com/redis/rueidis ",
+};
+pub(super) const RSLOCK: Pinned = Pinned {
+    file: include_str!("../../peers/rslock/Cargo.lock"),
+    before: "name = \"rslock\"",
 };
 
 impl Pinned {
@@ -72,6 +76,15 @@ pub(super) fn go(name: &str) -> Result<Command, String> {
     go.args(["build", "-buildvcs=false", "-o"]);
     finished(go.arg(&program).arg(".").current_dir(source))?;
     Ok(Command::new(program))
+}
+
+/// Compiles the program that uses rslock. Returns the command that runs it, or what is missing.
+pub(super) fn rslock() -> Result<Command, String> {
+    let (source, built) = folders("rslock")?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--release", "--locked", "--target-dir"]);
+    finished(cargo.arg(&built).current_dir(source))?;
+    Ok(Command::new(built.join("release/contestant")))
 }
 
 /// Returns where the program's source is, and a folder for what is built from it.
