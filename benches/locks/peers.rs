@@ -1,4 +1,4 @@
-//! This crate next to other locks: Redisson, redsync, rueidislock, rslock, and the loop that many write themselves.
+//! This crate next to other locks: Redisson, redsync, rslock, and the loop that many write themselves.
 
 mod comparison;
 mod contestant;
@@ -51,11 +51,9 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
               one process pass empty sections under one name. Hand-over: one process unlocks while another one \
               waits, from the call of unlock to the return of lock, on the wall clock; in turns, after 5 ms and \
               after 5 to 255 ms at random. Commands are those that clients sent for their locks, as MONITOR shows \
-              them, in blocks that are not timed. redsync never runs out of tries here; its default is 32. \
-              rueidislock has `NoLoopTracking`, as its documentation suggests, and waits 5 s for an answer, not 20 ms; \
-              a lock is three keys, its default. rslock acquires with `acquire`, which never runs out of tries. The \
-              loop sends `SET NX PX`, sleeps for 25 to 75 ms while somebody else holds the lock, and deletes with a \
-              script, over a bare connection.",
+              them, in blocks that are not timed. redsync never runs out of tries here; its default is 32. rslock \
+              acquires with `acquire`, which never does. The loop sends `SET NX PX`, sleeps for 25 to 75 ms while \
+              somebody else holds the lock, and deletes with a script, over a bare connection.",
         lines: lines(&entrants, &pings),
         curves: Vec::new(),
         comparison: Some(Comparison::new(&entrants, pings)),

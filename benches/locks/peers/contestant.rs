@@ -36,17 +36,15 @@ pub(super) enum Contestant {
     Product,
     Redisson,
     Redsync,
-    Rueidislock,
     Rslock,
     Plain,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Product,
         Self::Redisson,
         Self::Redsync,
-        Self::Rueidislock,
         Self::Rslock,
         Self::Plain,
     ];
@@ -57,7 +55,6 @@ impl Contestant {
             Self::Product => "peers_redlatch",
             Self::Redisson => "peers_redisson",
             Self::Redsync => "peers_redsync",
-            Self::Rueidislock => "peers_rueidislock",
             Self::Rslock => "peers_rslock",
             Self::Plain => "peers_set_nx",
         }
@@ -69,8 +66,7 @@ impl Contestant {
             Self::Product => worker::command(&[ROLE, PRODUCT]).map_err(|error| error.to_string()),
             Self::Plain => worker::command(&[ROLE, PLAIN]).map_err(|error| error.to_string()),
             Self::Redisson => kit::redisson(),
-            Self::Redsync => kit::go("redsync"),
-            Self::Rueidislock => kit::go("rueidislock"),
+            Self::Redsync => kit::redsync(),
             Self::Rslock => kit::rslock(),
         }
     }
@@ -82,7 +78,6 @@ impl fmt::Display for Contestant {
             Self::Product => write!(f, "redlatch {}", env!("CARGO_PKG_VERSION")),
             Self::Redisson => write!(f, "Redisson {}", kit::REDISSON.version()),
             Self::Redsync => write!(f, "redsync {}", kit::REDSYNC.version()),
-            Self::Rueidislock => write!(f, "rueidislock {}", kit::RUEIDISLOCK.version()),
             Self::Rslock => write!(f, "rslock {}", kit::RSLOCK.version()),
             Self::Plain => f.write_str("SET NX PX in a loop"),
         }

@@ -21,11 +21,6 @@ pub(super) const REDSYNC: Pinned = Pinned {
     file: include_str!("../../peers/redsync/go.mod"),
     before: "github.com/go-redsync/redsync/v4 ",
 };
-/// A package of the module of its client.
-pub(super) const RUEIDISLOCK: Pinned = Pinned {
-    file: include_str!("../../peers/rueidislock/go.mod"),
-    before: "github.com/redis/rueidis ",
-};
 pub(super) const RSLOCK: Pinned = Pinned {
     file: include_str!("../../peers/rslock/Cargo.lock"),
     before: "name = \"rslock\"",
@@ -68,9 +63,9 @@ pub(super) fn redisson() -> Result<Command, String> {
     Ok(java)
 }
 
-/// Compiles a program in Go. Returns the command that runs it, or what is missing.
-pub(super) fn go(name: &str) -> Result<Command, String> {
-    let (source, built) = folders(name)?;
+/// Compiles the program that uses redsync. Returns the command that runs it, or what is missing.
+pub(super) fn redsync() -> Result<Command, String> {
+    let (source, built) = folders("redsync")?;
     let program = built.join("contestant");
     let mut go = Command::new("go");
     go.args(["build", "-buildvcs=false", "-o"]);
