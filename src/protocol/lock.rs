@@ -20,7 +20,7 @@ pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 pub(crate) enum AcquireMode {
     Free,
     JoinOnly,
-    /// The lock is on one of several servers. A single server cannot decide who is next, so its turn order is ignored.
+    /// The lock is on one of several servers. One of them cannot say who is next, so its turn order is ignored.
     Vote,
     /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`. When
     /// its turn comes, this process asks `within` that time: after the message if it `hears` of its turn, else by
