@@ -139,16 +139,6 @@ impl Running {
         child.try_wait().expect("wait").is_some()
     }
 
-    /// Fails if it has ended, and shows how.
-    #[track_caller]
-    pub(crate) fn goes_on(&mut self) {
-        if self.has_ended() {
-            let child = self.0.take().expect("runs");
-            let ended: Outcome = child.wait_with_output().expect("its output").into();
-            panic!("it has ended: {ended:?}");
-        }
-    }
-
     /// Returns its input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.0.as_mut()?.stdin.take()

@@ -399,7 +399,7 @@ fn wait_without_a_limit_goes_on_until_the_server_is_there() {
     let mut run = Running::start(&server, &args);
     // Longer than any patience of the library's.
     sleep(Duration::from_secs(2));
-    run.goes_on();
+    assert!(!run.has_ended(), "{:?}", run.end());
     server.restart();
     let ended = run.end();
     assert_eq!((ended.code, &*ended.out), (0, "in\n"), "{ended:?}");
@@ -426,7 +426,7 @@ fn wait_without_a_limit_goes_on_through_an_outage() {
     server.kill();
     // Many times its lease, which is how long the library waits for a server by itself.
     sleep(Duration::from_secs(5));
-    run.goes_on();
+    assert!(!run.has_ended(), "{:?}", run.end());
     server.restart();
     let ended = run.end();
     assert_eq!((ended.code, &*ended.out), (0, "in\n"), "{ended:?}");
