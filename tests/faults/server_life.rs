@@ -14,7 +14,7 @@ use tokio::time::{Interval, interval, sleep, timeout};
 const NAME: &str = "invoice";
 const LEASE: Duration = Duration::from_secs(60);
 /// The command timeout: the limit of one request.
-const COMMAND: Duration = Duration::from_millis(800);
+const COMMAND: Duration = Duration::from_millis(300);
 /// Far above the time of a wake-up, far below a park or lease of `patient`.
 const PROMPT: Duration = Duration::from_secs(5);
 
@@ -103,8 +103,11 @@ async fn waiters_whose_subscription_was_killed_are_all_served() {
     give_back(holder).await;
     for waiter in waiters {
         is_served(waiter, PROMPT).await;
-        // That of the process, and that for all who wait: not one for each waiter.
-        assert!(scene.server.connection().channels().len() <= 2);
+        // A process without a place in the turn order listens to the common channel besides its own.
+        eventually("one channel serves all", async || {
+            scene.server.connection().channels().len() <= 1
+        })
+        .await;
     }
     scene.ends_clean().await;
 }
@@ -205,7 +208,9 @@ async fn server_that_restarts_empty_is_noticed_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_outlives_a_restart_that_keeps_the_data() {
     let lease = Duration::from_secs(9);
-    let scene = Scene::around(Server::builder().persistent().start(), leased(lease)).await;
+    // The server answers once it has written to its disk, which may be busy.
+    let settings = |builder| leased(lease)(builder).command_timeout(Duration::from_secs(1));
+    let scene = Scene::around(Server::builder().persistent().start(), settings).await;
     let guard = take(&scene.client.lock(NAME)).await;
     let waiters = [spawn_waiter(&scene.client), spawn_waiter(&scene.other)];
     listen(&scene, 2).await;
