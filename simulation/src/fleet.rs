@@ -27,6 +27,8 @@ pub struct Report {
     /// Milliseconds of processor time.
     cpu: u64,
     permitted: u64,
+    /// Calls by the arrangement of servers.
+    topologies: BTreeMap<String, u64>,
     faults: BTreeMap<String, u64>,
     violations: Vec<String>,
 }
@@ -45,6 +47,7 @@ impl Report {
             simulated: outcome.simulated,
             cpu: cpu.tv_sec as u64 * 1_000 + cpu.tv_nsec as u64 / 1_000_000,
             permitted: figures.permitted,
+            topologies: [(format!("{:?}", outcome.topology), figures.calls)].into(),
             faults: faults
                 .map(|(kind, count)| ((*kind).to_owned(), *count))
                 .collect(),
@@ -73,6 +76,8 @@ impl Report {
                 kind => {
                     if let Some(kind) = kind.strip_prefix("fault:") {
                         report.faults.insert(kind.to_owned(), number);
+                    } else if let Some(topology) = kind.strip_prefix("topology:") {
+                        report.topologies.insert(topology.to_owned(), number);
                     }
                 }
             }
@@ -91,9 +96,8 @@ impl Report {
         self.simulated += other.simulated;
         self.cpu += other.cpu;
         self.permitted += other.permitted;
-        for (kind, count) in &other.faults {
-            *self.faults.entry(kind.clone()).or_default() += count;
-        }
+        sum(&mut self.topologies, &other.topologies);
+        sum(&mut self.faults, &other.faults);
         let seed = other.seed;
         let told = other
             .violations
@@ -101,6 +105,17 @@ impl Report {
             .map(|what| format!("seed {seed}: {what}"));
         self.violations.extend(told);
     }
+}
+
+fn sum(into: &mut BTreeMap<String, u64>, other: &BTreeMap<String, u64>) {
+    for (kind, count) in other {
+        *into.entry(kind.clone()).or_default() += count;
+    }
+}
+
+fn listed(counts: &BTreeMap<String, u64>) -> String {
+    let counts = counts.iter().map(|(kind, count)| format!("{kind} {count}"));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for Report {
@@ -116,6 +131,9 @@ impl fmt::Display for Report {
             ("permitted", self.permitted),
         ] {
             writeln!(f, "{name} {value}")?;
+        }
+        for (topology, calls) in &self.topologies {
+            writeln!(f, "topology:{topology} {calls}")?;
         }
         for (kind, count) in &self.faults {
             writeln!(f, "fault:{kind} {count}")?;
@@ -207,11 +225,8 @@ pub fn explore(seconds: u64) -> ExitCode {
         simulated as f64 / 3.6e6,
         cpu as f64 / 1e3
     );
-    let faults = total
-        .faults
-        .iter()
-        .map(|(kind, count)| format!("{kind} {count}"));
-    println!("faults: {}", faults.collect::<Vec<_>>().join(", "));
+    println!("calls: {}", listed(&total.topologies));
+    println!("faults: {}", listed(&total.faults));
     println!("{} violations", total.violations.len());
     match total.violations.is_empty() {
         true => ExitCode::SUCCESS,

@@ -75,6 +75,7 @@ struct World {
 
 /// The outcome of a run.
 pub struct Outcome {
+    pub topology: Topology,
     pub hash: u64,
     pub simulated: u64,
     pub figures: Figures,
@@ -83,6 +84,7 @@ pub struct Outcome {
 /// Runs a plan.
 pub fn live(plan: Plan, tells: bool) -> Outcome {
     MemoryServer::begin_time(Duration::from_secs(BEGIN));
+    let topology = plan.topology;
     let plan = Arc::new(plan);
     let network = Network::new(mixed(plan.seed ^ 1));
     let is_watched = plan.topology == Topology::Sentinels;
@@ -124,6 +126,7 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     };
     world.live();
     judge(|judge| Outcome {
+        topology,
         hash: judge.hash(),
         simulated: now() - AGE - QUIET,
         figures: std::mem::take(&mut judge.figures),
