@@ -16,13 +16,15 @@
 
 use std::pin::pin;
 
+use futures_util::TryFutureExt;
 use tokio::task::consume_budget;
 use tokio::time::timeout;
-use tracing::{Instrument, debug, debug_span};
+use tracing::{Instrument, Span, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::place::{FrontOutcome, InQueue};
+use super::replication::acknowledged;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -41,10 +43,8 @@ impl AcquireRequest {
     /// A `deadline` with a limit is an instant, so the time in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let call = self.counted();
-        let taken = match self.acquire_member(deadline).await {
-            Ok(Some(guard)) => guard.acknowledged().await.map(Some),
-            taken => taken,
-        };
+        // No `match`, which would keep room for the guard as long as the call waits.
+        let taken = self.acquire_member(deadline).and_then(acknowledged).await;
         call.ended(deadline, &taken);
         taken
     }
@@ -54,12 +54,11 @@ impl AcquireRequest {
         &self,
         deadline: Deadline,
     ) -> Result<Option<LockGuard>, Error> {
-        let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.shown_owner());
         self.client.ensure_open()?;
         // The wrapping future costs an allocation, so it is made only if the span is recorded or a long wait is logged.
-        let acquired = match span.is_disabled() && self.client.settings.long_wait.is_none() {
-            true => self.take(deadline).await,
-            false => {
+        let acquired = match self.told_span() {
+            None => self.take(deadline).await,
+            Some(span) => {
                 let told = self.tell_if_long(|| self.local(), self.take(deadline));
                 Box::pin(told.instrument(span)).await
             }
@@ -68,6 +67,13 @@ impl AcquireRequest {
             self.tell_busy(|| self.local());
         }
         acquired
+    }
+
+    /// Returns the span of an acquisition, if it is recorded or a long wait is logged.
+    fn told_span(&self) -> Option<Span> {
+        let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.shown_owner());
+        let is_told = !span.is_disabled() || self.client.settings.long_wait.is_some();
+        is_told.then_some(span)
     }
 
     /// Tries the ways to the lock until one of them brings a guard or the limit is reached.
@@ -85,18 +91,17 @@ impl AcquireRequest {
         loop {
             // A re-entry never waits behind other waiters, so it comes before the local queue.
             while let Some(hold) = self.own(&local) {
-                match Box::pin(self.reenter(&local, &hold)).await {
+                let error = match Box::pin(self.reenter(&local, &hold)).await {
                     Ok(Some(guard)) => {
                         let name = self.name.key();
                         self.client.tally.reentered((&self.kind).into(), name);
                         return Ok(Some(guard));
                     }
                     // The hold has ended in the meantime; there may be a newer one.
-                    Ok(None) => {}
-                    Err(error) => {
-                        Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
-                    }
-                }
+                    Ok(None) => continue,
+                    Err(error) => error,
+                };
+                Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
             }
             if self.is_upgrade(&local) {
                 // Checked before the call enters the local queue: the call at its front may be waiting for this very
@@ -112,7 +117,7 @@ impl AcquireRequest {
                 }
             }
             let outcome = if wait.is_single_attempt() {
-                Box::pin(self.ask_once(&local)).await?
+                Box::pin(self.ask_once(&local, &wait)).await?
             } else if let WakeSource::ServerQueue { priority } = self.wake_source {
                 Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
@@ -215,9 +220,11 @@ impl AcquireRequest {
 
     /// Attempts to acquire the lock once, without entering any queue: it may overtake the calls that wait here. It asks
     /// behind the releases of this process that are in flight.
-    async fn ask_once(&self, local: &LocalLock) -> Result<FrontOutcome, Error> {
+    async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
+        // A re-entry of a hold that has ended may have taken a part of it.
+        attempt.ends_with_call(wait.started());
         // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {
             return Ok(FrontOutcome::Reenter);
@@ -228,6 +235,7 @@ impl AcquireRequest {
                 local.turns(|turns| turns.count(false));
                 Ok(FrontOutcome::Granted(guard))
             }
+            Attempted::Yielded if self.own(local).is_some() => Ok(FrontOutcome::Reenter),
             Attempted::Busy(_) | Attempted::Yielded => Ok(FrontOutcome::GaveUp),
         }
     }

@@ -148,7 +148,7 @@ impl Wanted for First<'_> {
                 self.has_asked(None);
                 Asked::Ready(FrontOutcome::Granted(guard))
             }
-            Ok(Attempted::Yielded) => Asked::Yielded,
+            Ok(Attempted::Yielded) => self.without_asking().map_or(Asked::Yielded, Asked::Ready),
             Ok(Attempted::Busy(ttl)) => {
                 // The server dates this call by the arrival of the request, less the time waited by then: no later than
                 // this.

@@ -74,6 +74,14 @@ impl LockGuard {
     }
 }
 
+/// Does the same for a lock, if it was acquired.
+pub(super) async fn acknowledged(taken: Option<LockGuard>) -> Result<Option<LockGuard>, Error> {
+    match taken {
+        Some(guard) => guard.acknowledged().await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Does the same for the locks of a set, all at the same time. If one fails, all are given back.
 pub(super) async fn all_acknowledged(guards: Vec<LockGuard>) -> Result<Vec<LockGuard>, Error> {
     let asks = |guard: &LockGuard| guard.request.client.settings.min_replicas.is_some();

@@ -15,18 +15,15 @@ impl Session {
     /// Adds to an error of the kind `WrongKind` what is there instead, if the server tells.
     ///
     /// Asks only after the call has failed, so that no other call pays for it. The refusal itself names no type.
-    pub(super) async fn explained<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
-        let key = match &done {
-            Err(error) => error.misused().cloned(),
-            Ok(_) => None,
+    pub(super) async fn explained(&self, error: Error) -> Error {
+        let Some(key) = error.misused().cloned() else {
+            return error;
         };
-        let Some(key) = key else { return done };
-        let kind = Box::pin(self.kind_of(&key)).await;
-        let shown = kind.and_then(|kind| kind.shown(&key));
-        done.map_err(|error| match shown {
+        let kind = self.kind_of(&key).await;
+        match kind.and_then(|kind| kind.shown(&key)) {
             Some(what) => error.finding(&key, &what),
             None => error,
-        })
+        }
     }
 
     /// Waits for permits. Warns once if that takes longer than the client's `long_wait` and nobody has set their

@@ -59,6 +59,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 use tokio_util::context::TokioContext;
@@ -253,14 +254,15 @@ impl Session {
         &self,
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
+        let call = call.or_else(|error| Box::pin(async { Err(self.explained(error).await) }));
         if has_runtime() {
-            return self.explained(call.await).await;
+            return call.await;
         }
         let call = async {
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => Err(Error::closed()),
-                output = call => self.explained(output).await,
+                output = call => output,
             }
         };
         Box::pin(self.with_timers(call)).await

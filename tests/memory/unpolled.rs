@@ -76,6 +76,27 @@ async fn level_of_which_too_little_is_left_when_its_call_is_polled_is_handed_to_
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_of_one_owner_that_asked_at_the_same_time_do_not_lose_each_others_levels() {
+    let (_server, client, _other) = two().await;
+    let both = client.read_write_lock("job");
+    let lock = both.owned_by(&Owner::named("req-7")).reader();
+    for single in [false, true] {
+        let unpolled = begin(lock.lock());
+        let polled = match single {
+            true => lock.try_lock().await.unwrap().expect("shared"),
+            false => lock.lock().await.unwrap(),
+        };
+        let unpolled = unpolled.await.unwrap();
+        assert!(!polled.is_lost() && !unpolled.is_lost());
+        sleep(secs(60)).await;
+        assert_eq!(lock.hold_count().await.unwrap(), 2);
+        polled.unlock().await.unwrap();
+        unpolled.unlock().await.unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn release_that_nobody_polls_answers_those_that_passed_the_lock_on() {
     let (_server, client, _other) = two().await;
     let [first, second] = [(); 2].map(|()| stranger(&client.lock("job")));

@@ -66,8 +66,10 @@ impl Judge {
                 wrong.push((hold.process, hold.since, left));
             }
         }
+        // The lock may have been taken by force from this call, before it was polled again.
+        let asked = self.asked(process, task);
         for (other, since, left) in wrong {
-            match self.excuse(name, since) {
+            match self.excuse(name, since.min(asked)) {
                 Some(_) => self.figures.permitted += 1,
                 None => self.violation(format!(
                     "p{process}.{task} got {shown} while p{other} has it since {since} for {left} ms more"
@@ -83,7 +85,9 @@ impl Judge {
                 true => known.free + self.plan().command_timeout,
                 false => known.free,
             };
-            let has_joined = known.token_owner.as_ref() == Some(owner) && since <= free;
+            let is_shared = is_named(owner) && self.may_have_part(name, known.free);
+            let has_joined =
+                known.token_owner.as_ref() == Some(owner) && (since <= free || is_shared);
             let is_nested = is_nested || has_joined || known.left.contains(owner);
             // A server that restarts with earlier data has old holds again, which named owners join. An unpolled call
             // learns late that its grant was taken away, and so does a process that passes a record on.
@@ -151,6 +155,12 @@ impl Judge {
         self.haunt_beside(hold.name, &hold.owner);
         self.holds.insert(id, hold);
         id
+    }
+
+    /// Whether a call that began by then and goes on may have the name already: it is not polled, or waits for others.
+    fn may_have_part(&self, name: usize, began: u64) -> bool {
+        let mut calls = self.calls.values();
+        calls.any(|call| call.names.contains(&name) && call.began <= began)
     }
 
     /// Returns when a task requested what it was just granted.
