@@ -176,7 +176,7 @@ impl LockName {
 /// Joins a prefix and a name, and checks the result.
 fn whole(prefix: &str, name: &str) -> Result<String, Error> {
     check("a name", name)?;
-    let key = format!("{prefix}{name}");
+    let key = [prefix, name].concat();
     check("a name with its prefix", &key)?;
     Ok(key)
 }
@@ -205,7 +205,10 @@ pub(crate) fn is_beside(key: &str) -> bool {
 /// Applies Redisson's rule: what is next to a key has the key as its hash tag, unless the key contains a hash tag
 /// itself, so that both are in the same cluster slot.
 fn prefixed(prefix: &str, key: &str) -> String {
-    format!("{prefix}:{}", tagged(key))
+    match key.contains('{') {
+        true => [prefix, ":", key].concat(),
+        false => [prefix, ":{", key, "}"].concat(),
+    }
 }
 
 /// Returns the part of a key that determines its slot in a cluster.

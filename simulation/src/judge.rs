@@ -304,8 +304,9 @@ impl Judge {
         Some((name, owner))
     }
 
-    pub fn forced(&mut self, name: usize) {
-        self.names[name].forced = Some(now());
+    /// Notes that a call releases a name by force, or takes it over, now or at any time within `span`.
+    pub fn forced(&mut self, name: usize, span: u64) {
+        self.names[name].forced = Some(now() + span);
     }
 
     pub fn counted_down(&mut self, name: usize) {

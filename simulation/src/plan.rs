@@ -13,7 +13,7 @@ use crate::chance::mixed;
 use crate::network::Delay;
 
 pub use cut::Cut;
-pub use faults::{Event, Failover, Fall, Fault};
+pub use faults::{Event, Failover, Fall, Fault, LONGEST_SPAN};
 use topology::TOPOLOGIES;
 pub use topology::Topology;
 

@@ -209,13 +209,9 @@ impl<'a> Attempt<'a> {
         }
         let started = BootInstant::now();
         let turn = timeout(self.hold.longest_turn(), self.local.turn(owner, barrier));
-        let asking = self
-            .request
-            .client
-            .unless_closed(turn)
-            .await?
-            .ok()
-            .flatten();
+        // On the heap, since usually nobody waits for the turn.
+        let turn = Box::pin(self.request.client.unless_closed(turn));
+        let asking = turn.await?.ok().flatten();
         self.budget = self.hold.time_left(started);
         Ok(asking)
     }

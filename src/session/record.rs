@@ -185,13 +185,22 @@ impl Record {
     }
 
     /// Waits for the turn. Fails if one call keeps it for as long as `limit`. A call behind several others may wait for
-    /// longer. If it fails, nothing was sent.
-    pub(crate) async fn turn(&self, limit: Duration) -> Result<Turn, Error> {
-        Ok(self.turn_since(limit).await?.0)
+    /// longer, while the server answers them. If it fails, nothing was sent.
+    pub(crate) async fn turn(
+        &self,
+        limit: Duration,
+        answers: impl Fn() -> bool,
+    ) -> Result<Turn, Error> {
+        Ok(self.turn_since(limit, answers).await?.0)
     }
 
-    /// Does the same, and returns since when it has waited for the last call before it.
-    pub(crate) async fn turn_since(&self, limit: Duration) -> Result<(Turn, BootInstant), Error> {
+    /// Does the same, and returns since when it has waited for the last call before it; or since it came, if the server
+    /// does not answer: then each call before this one took the time of a request, and they count together.
+    pub(crate) async fn turn_since(
+        &self,
+        limit: Duration,
+        answers: impl Fn() -> bool,
+    ) -> Result<(Turn, BootInstant), Error> {
         let came = BootInstant::now();
         let mut turn = pin!(self.turn.clone().lock_owned());
         loop {
@@ -201,9 +210,11 @@ impl Record {
                     let mut state = self.lock();
                     state.turns += 1;
                     let before = state.turned.replace(BootInstant::now());
+                    drop(state);
+                    let before = before.filter(|_| answers());
                     return Ok((turn, before.map_or(came, |before| before.max(came))));
                 }
-                Err(_) if self.turns() != turns => {}
+                Err(_) if self.turns() != turns && answers() => {}
                 Err(late) => {
                     let text = format!(
                         "an earlier request of this owner was not answered within {limit:?}"

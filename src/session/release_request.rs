@@ -15,7 +15,7 @@
 //!    connection has just broken.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Releaser {
                 heard,
                 turn,
             }) => (turn, Some((posted, heard))),
-            None => (hold.record.turn(hold.timeout).await?, None),
+            None => (self.turn(hold).await?, None),
         };
         if written.is_none() && !hold.is_surely_ours() {
             // Another process may hold the lock with the same value. Whatever is left of this hold ends with its lease.
@@ -118,6 +118,12 @@ impl Releaser {
             }
             return Ok(was_held);
         }
+    }
+
+    /// Waits for the turn of a hold's record.
+    async fn turn(&self, hold: &Hold) -> Result<Turn, Error> {
+        let answers = || self.backend.silence(hold.key().name.key()).is_none();
+        hold.record.turn(hold.timeout, answers).await
     }
 
     /// Sends a release and waits for the answer, or only waits if it was `written`.
@@ -180,10 +186,11 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer.
+    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. On the heap, since
+    /// the release is large, and not to be a part of either way.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
-        release: impl Future<Output = Result<T, Error>> + Send + 'static,
+        release: Pin<Box<impl Future<Output = Result<T, Error>> + Send + 'static>>,
         holds: &[Arc<Hold>],
     ) -> Result<T, Error> {
         let others_may_wait = |hold: &Arc<Hold>| {
@@ -191,7 +198,7 @@ impl Releaser {
             hold.was_nested() || record.was_joined() || record.is_awaited()
         };
         match holds.iter().any(others_may_wait) {
-            true => in_task(&self.runtime, holds, release).await,
+            true => Box::pin(in_task(&self.runtime, holds, release)).await,
             false => release.await,
         }
     }
@@ -208,7 +215,7 @@ impl Releaser {
         let mut in_order: Vec<_> = holds.iter().collect();
         in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
         for hold in in_order {
-            turns.push(hold.record.turn(hold.timeout).await?);
+            turns.push(self.turn(hold).await?);
         }
         let mut were_held: Vec<_> = holds.iter().map(|hold| Self::was_held(hold)).collect();
         let mut releases: Vec<_> = holds

@@ -94,11 +94,11 @@ impl Owed for Share {
     /// pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
         let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
-        let release = async move {
+        let release = Box::pin(async move {
             releaser
                 .release(&hold, Some(&sending), None, Duration::ZERO)
                 .await
-        };
+        });
         let holds = std::slice::from_ref(&self.hold);
         let was_held = self.releaser.polled(release, holds).await;
         self.can_wait |= was_held.is_err();
@@ -160,12 +160,12 @@ impl Undo<Share> {
         let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
         let holds: Vec<_> = undos.iter().map(|undo| undo.owed.hold.clone()).collect();
         let (this, released) = (releaser.clone(), holds.clone());
-        let release = async move {
+        let release = Box::pin(async move {
             let were_held = this.release_all(&released).await;
             // Dropped before the `Undo`s, so that acquisitions that wait for these releases can go on.
             drop(sendings);
             were_held
-        };
+        });
         let were_held = releaser.polled(release, &holds).await?;
         undos.into_iter().for_each(Self::disarm);
         Ok(were_held)

@@ -113,12 +113,14 @@ async fn release_that_nobody_polls_answers_those_that_passed_the_lock_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn level_costs_one_timeout_at_a_silent_server_though_another_call_is_before_it() {
+async fn level_costs_one_timeout_at_a_silent_server_though_others_are_before_it() {
     for call in CALLS {
         let (server, client, other) = two().await;
         let (lock, guard) = held(&client, &other, call).await;
         server.stop_answering();
         let before = begin(guard.extend(secs(20)));
+        sleep(millis(600)).await;
+        let next = begin(guard.extend(secs(20)));
         let asked = Instant::now();
         let level = match call {
             "lock" => lock.try_lock().await,
@@ -127,7 +129,7 @@ async fn level_costs_one_timeout_at_a_silent_server_though_another_call_is_befor
         };
         assert_eq!(kind(level), ErrorKind::Timeout, "{call}");
         assert!(asked.elapsed() <= secs(1), "{call}: {:?}", asked.elapsed());
-        drop(before);
+        drop((before, next));
     }
 }
 

@@ -5,6 +5,9 @@ use fastrand::Rng;
 use super::{Topology, odds, pick};
 use crate::server::Memory;
 
+/// The longest time that a fault lasts, but for a failover.
+pub const LONGEST_SPAN: u64 = 4_000;
+
 /// A fault.
 #[derive(Clone, Debug)]
 pub enum Fault {
@@ -108,7 +111,7 @@ pub(super) fn events(
                 weather => weather,
             };
             let at = chance.u64(200..length);
-            let span = pick(chance, &[50, 300, 1_500, 4_000]);
+            let span = pick(chance, &[50, 300, 1_500, LONGEST_SPAN]);
             let fault = fault(chance, kind, topology, processes, names);
             let span = match &fault {
                 Fault::Failover(failover) => failover.span(),

@@ -13,7 +13,7 @@ use super::body::Body;
 use super::{Held, Task};
 use crate::judge::{Belief, Parted, judge, tell};
 use crate::locks::{Guard, Named, lock, named};
-use crate::plan::{Ask, By, Care, Ending, Kind, Section};
+use crate::plan::{Ask, By, Care, Ending, Kind, LONGEST_SPAN, Section};
 
 impl Task<'_> {
     fn owner(by: By) -> Owner {
@@ -304,11 +304,17 @@ impl Task<'_> {
         }
         let lock = self.named(&self.reading(at), &Owner::current());
         let what = format!("force {}", plan.names[at].name);
-        judge(|judge| judge.forced(at));
+        judge(|judge| judge.forced(at, 0));
         let limit = Some(2 * plan.command_timeout);
-        self.just(what, limit, lock.force(), |_| "done").await;
-        // The server may carry out a call later whose answer was lost.
-        judge(|judge| judge.forced(at));
+        let forced = self.just(what, limit, lock.force(), |_| "done").await;
+        Self::was_taken(at, forced.is_some_and(|forced| forced.is_ok()));
+    }
+
+    /// Tells the judge that a call may have taken a name from its holders. If it was not answered, the server may carry
+    /// it out later.
+    fn was_taken(at: usize, is_answered: bool) {
+        let late = if is_answered { 0 } else { LONGEST_SPAN };
+        judge(|judge| judge.forced(at, late));
     }
 
     pub(super) async fn adopt(&self) {
@@ -319,11 +325,11 @@ impl Task<'_> {
         let section = self.reading(at);
         let lock = self.named(&section, &owner);
         let what = format!("adopt {} of {owner}", plan.names[at].name);
-        judge(|judge| judge.forced(at));
+        judge(|judge| judge.forced(at, 0));
         let limit = Some(2 * plan.command_timeout);
         let told = |guard: &Option<Guard>| if guard.is_some() { "adopted" } else { "gone" };
         let adopted = self.just(what, limit, lock.adopt(), told).await;
-        judge(|judge| judge.forced(at));
+        Self::was_taken(at, adopted.as_ref().is_some_and(Result::is_ok));
         if let Some(Ok(Some(guard))) = adopted {
             let held = self.held(&section, &owner, guard);
             self.unlock(held, Care::default()).await;

@@ -63,7 +63,7 @@ fn millis() -> impl Strategy<Value = Duration> {
 
 fn refusal() -> impl Strategy<Value = BusyAnswer> {
     let ttl = proptest::option::of(millis()).prop_map(|left| left.map_or(Ttl::Never, Ttl::Ends));
-    let remind_in = proptest::option::of(millis());
+    let remind_in = proptest::option::of((1u64..20_000).prop_map(Duration::from_millis));
     (ttl, any::<bool>(), remind_in).prop_map(|(ttl, is_told_with_all, remind_in)| BusyAnswer {
         ttl,
         is_told_with_all,

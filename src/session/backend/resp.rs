@@ -126,13 +126,14 @@ impl WireRequest {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// Adds a line that announces a length.
+    /// Adds a line that announces a length, as one piece.
     fn header(&mut self, mark: u8, length: usize) {
-        let mut digits = [0; LONGEST_NUMBER];
-        self.bytes.push(mark);
-        self.bytes
-            .extend_from_slice(decimal(length as i64, &mut digits));
-        self.bytes.extend_from_slice(b"\r\n");
+        let mut line = [0; LONGEST_NUMBER + 2];
+        let (number, end) = line.split_at_mut(LONGEST_NUMBER);
+        let start = number.len() - decimal(length as i64, number).len() - 1;
+        number[start] = mark;
+        end.copy_from_slice(b"\r\n");
+        self.bytes.extend_from_slice(&line[start..]);
     }
 }
 
@@ -142,7 +143,7 @@ const LONGEST_NUMBER: usize = 20;
 const LONGEST_HEADER: usize = 1 + 8 + 4;
 
 /// Writes `number` to the end of `digits`, without an allocation, and returns the part that it takes.
-fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
+fn decimal(number: i64, digits: &mut [u8]) -> &[u8] {
     let mut rest = number.unsigned_abs();
     let mut at = digits.len();
     loop {

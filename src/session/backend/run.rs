@@ -57,7 +57,8 @@ impl Backend {
     ///
     /// Whatever it may leave on a server then belongs to the caller's `Undo`.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
-        Run::new(self, call, budget, None)?.answered(None).await
+        let run = Run::new(self, call, budget, None)?;
+        Box::pin(run.answered(None)).await
     }
 
     /// Does the same as [`run`](Self::run), for a call that gives something back.
@@ -70,7 +71,7 @@ impl Backend {
     ) -> Result<Answer, Error> {
         let mut run = Run::new(self, call, budget, None)?;
         run.gives_back = true;
-        run.answered(None).await
+        Box::pin(run.answered(None)).await
     }
 
     /// Waits for the answer to a call that was posted, as [`give_back`](Self::give_back) does for a call that it sends
@@ -85,7 +86,7 @@ impl Backend {
     ) -> Result<Answer, Error> {
         let mut run = Run::new(self, call, budget, Some(&posted))?;
         run.gives_back = true;
-        run.answered(Some(posted)).await
+        Box::pin(run.answered(Some(posted))).await
     }
 }
 
@@ -147,6 +148,8 @@ impl<'a> Run<'a> {
 
     /// Sends the call until it is answered or its time is over.
     ///
+    /// Callers keep this future on the heap: it is large, and would be a part of every one of theirs.
+    ///
     /// The order matters: first the form and the server of the next send, then the pause, then the check of the clock.
     /// So a redirection updates the map even if no time is left to follow it.
     async fn answered(mut self, mut posted: Option<Posted>) -> Result<Answer, Error> {
@@ -179,8 +182,6 @@ impl<'a> Run<'a> {
     }
 
     /// Sends the call once, or waits for the answer to the send that was `posted`.
-    ///
-    /// The future of a posted call is on the heap. Such calls are rare, and this future is part of every caller's.
     async fn send(&self, posted: Option<Posted>) -> Result<Reply, SendError> {
         match posted {
             Some(posted) => Box::pin(self.node.replied(self.call, posted, self.budget)).await,
