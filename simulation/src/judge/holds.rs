@@ -85,7 +85,9 @@ impl Judge {
                 true => known.free + self.plan().command_timeout,
                 false => known.free,
             };
-            let is_shared = is_named(owner) && self.may_have_part(name, known.free);
+            // With a call that goes on, or with one that was dropped or whose process was killed.
+            let may_be_there = self.may_have_part(name, known.free) || since <= known.haunted;
+            let is_shared = is_named(owner) && may_be_there;
             let has_joined =
                 known.token_owner.as_ref() == Some(owner) && (since <= free || is_shared);
             let is_nested = is_nested || has_joined || known.left.contains(owner);
