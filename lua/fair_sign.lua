@@ -1,6 +1,7 @@
 -- Gives a client's sign of life for all its places in the queue of a fair lock. Renews the date of those that are
--- named, and moves the lock, if it is free, to the first in the queue if that place is the client's. The cost depends
--- on the number of places named, not on the number of waiters, unless a Redisson waiter is among them.
+-- named, and moves the lock, if it is free, to the first in the queue if that place is the client's. Before that, it
+-- gives the lock back if it was moved to a hold that nobody in the client has. The cost depends on the number of places
+-- named, not on the number of waiters, unless a Redisson waiter is among them.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- KEYS[2] what the channels begin with: a colon and the client follow, or a colon and the owner field of a Redisson
@@ -12,6 +13,7 @@
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
 -- ARGV[4] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
+-- ARGV[5] acquisition id of a hold that nobody in the client has, or empty
 -- ARGV[1 of 2] owner field of a place
 -- ARGV[2 of 2] its acquisition id, h and 16 hex digits
 -- Returns signed, 0 or 1, TTL in milliseconds, acquisition id, acquisition id, acquisition ids: 1 if an earlier sign
@@ -26,17 +28,20 @@
 
 local client, worth = ARGV[1], tonumber(ARGV[4])
 local fields = redis.call('HGETALL', KEYS[1])
-local holder = ''
+local holder, owner, mine = ''
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
   if field == 'mode' then
     return {'wrong_kind'}
   end
   if string.match(field, '^|([^:]*)') == client then
-    holder = string.match(value, '^h%x+') or ''
-  elseif string.sub(field, 1, 1) ~= '|' and holder == '' then
-    local line = line_of(client, redis.call('HGET', KEYS[5], field))
-    holder = line and string.match(line, '^h%x+') or ''
+    holder, mine = string.match(value, '^h%x+') or '', field
+  elseif string.sub(field, 1, 1) ~= '|' then
+    owner = field
+    if holder == '' then
+      local line = line_of(client, redis.call('HGET', KEYS[5], field))
+      holder = line and string.match(line, '^h%x+') or ''
+    end
   end
 end
 
@@ -46,9 +51,17 @@ if is_known == 0 then
   redis.call('SET', sign_of(client), '', 'PX', STALE)
 end
 local now = share_clock()
+if owner and mine and holder == ARGV[5] then
+  local found = redis.call('HMGET', KEYS[1], owner, mine)
+  local _, is_last = lower(KEYS[1], owner, mine, holder, 0, found)
+  if is_last then
+    redis.call('DEL', KEYS[1])
+  end
+  holder = ''
+end
 local ttl = redis.call('PTTL', KEYS[1])
 local by, front, missing = reckoning(now, worth, ttl), redis.call('LINDEX', KEYS[3], 0), {}
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   local field, number = ARGV[i], ARGV[i + 1]
   local lines = redis.call('HGET', KEYS[5], field)
   local line, others = line_of(client, lines)

@@ -77,16 +77,31 @@ pub(crate) fn force_release<'a>(name: &'a LockName, queue: &'a ServerQueue) -> C
 /// Makes a call that gives a sign of life of this client for all its places in the queue of one lock, and refreshes the
 /// time stamps of these `places`. Returns `None` if `places` is empty, or if the first is not of a fair lock.
 pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'a>> {
-    let place = *places.first()?;
+    signed(client, places.first()?, "", places)
+}
+
+/// Makes a sign of life that gives back the lock of `place`, if it is with the hold that has the acquisition id `gone`.
+/// Returns `None` if it is not a fair lock.
+pub(crate) fn give_back<'a>(place: &'a HoldKey, gone: &'a str) -> Option<Call<'a>> {
+    signed(place.client(), place, gone, &[])
+}
+
+fn signed<'a>(
+    client: &'a str,
+    place: &'a HoldKey,
+    gone: &'a str,
+    places: &[&'a HoldKey],
+) -> Option<Call<'a>> {
     let Kind::Fair(queue) = &place.kind else {
         return None;
     };
-    let mut args = Vec::with_capacity(4 + places.len() * 2);
+    let mut args = Vec::with_capacity(5 + places.len() * 2);
     args.extend([
         Arg::Text(client),
         Arg::Number(UNLOCKED),
         Arg::Publish,
         queue.worth(),
+        Arg::Text(gone),
     ]);
     for place in places {
         args.extend([Arg::Text(place.field()), Arg::Text(place.number())]);

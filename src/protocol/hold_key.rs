@@ -274,6 +274,12 @@ impl HoldKey {
         &self.text[1..self.label_end]
     }
 
+    /// Returns the name of the client.
+    pub(crate) fn client(&self) -> &str {
+        let field = &self.acquisition_field()[1..];
+        field.split_once(':').map_or(field, |(client, _)| client)
+    }
+
     /// Returns whether a call about this hold can touch no other hold. The value of a plain lock of a named owner is
     /// the same for all its holds.
     pub(crate) fn is_told_apart(&self) -> bool {

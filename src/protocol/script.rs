@@ -96,7 +96,7 @@ scripts! {
     FENCED_ACQUIRE = "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_waited", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 12 };
     FENCED_TOKEN = "primary", "primary_only", "fenced_token" Arity::Fixed { keys: 2, args: 1 };
     FAIR_ACQUIRE = "primary", "lock_shape", "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
-    FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
+    FAIR_SIGN = "primary", "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 5, each: 2 };
     FAIR_RELEASE = "primary", "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
     FAIR_RELEASE_SPARE = "primary", "lock_record", "lock_spare", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 9 };
     FAIR_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::PerEntry { keys: 5, args: 3, each: 1 };

@@ -27,6 +27,8 @@ pub(crate) struct Grants(Mutex<PendingGrants>);
 struct PendingGrants {
     /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
     waiting: HashMap<u64, PendingGrant>,
+    /// Those whose waiter has accepted the grant and is about to enter the hold in the local lock.
+    accepted: BTreeSet<u64>,
     /// By lock, the holds that have a place. A keeper, the heartbeat task, runs for each lock in this map.
     ///
     /// An entry without holds remains until its keeper notices and ends.
@@ -145,7 +147,9 @@ impl Grants {
     /// For when the server cannot say which of them are concerned.
     pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
-        let PendingGrants { waiting, placed } = &mut *state;
+        let PendingGrants {
+            waiting, placed, ..
+        } = &mut *state;
         for number in placed.get(lock).into_iter().flatten() {
             if let Some(waiting) = waiting.get_mut(number) {
                 waiting.tell(GrantNews::Ask);
@@ -197,6 +201,12 @@ impl Grants {
 
     pub(super) fn stands(&self, number: u64) -> bool {
         self.lock().waiting.contains_key(&number)
+    }
+
+    /// Whether a waiter of this process has this acquisition id, or has just accepted its grant.
+    pub(super) fn is_known(&self, number: u64) -> bool {
+        let state = self.lock();
+        state.waiting.contains_key(&number) || state.accepted.contains(&number)
     }
 
     /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.
@@ -291,14 +301,16 @@ impl Expected {
 
     /// Accepts a grant, however it became known. Returns `false` if the hold was given up in the meantime.
     ///
-    /// On `true`, the waiter owns the hold and its `Undo`.
+    /// On `true`, the waiter owns the hold and its `Undo`. It keeps this until the hold is in the local lock.
     pub(crate) fn claim(&self) -> bool {
+        self.grants.lock().accepted.insert(self.number);
         self.grants.take(self.number, |_| true).is_some()
     }
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.claim();
+        drop(self.grants.take(self.number, |_| true));
+        self.grants.lock().accepted.remove(&self.number);
     }
 }

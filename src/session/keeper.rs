@@ -174,7 +174,7 @@ impl Keeper {
                     self.has_signed = true;
                     self.ends = ttl.left().map(|left| BootInstant::now().plus(left));
                     if let Some(number) = moved {
-                        self.releaser.granted(number, sent);
+                        self.releaser.granted(places[0].key(), &number, sent);
                     }
                     let grants = &self.releaser.grants;
                     // It has the lock by a request whose answer was lost or not read, or by its name. Asking finds out.

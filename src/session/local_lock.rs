@@ -222,6 +222,12 @@ impl<D> LocalLockRef<D> {
         holds.into_iter().find(|hold| hold.is_live())
     }
 
+    /// Whether this process has a hold with this acquisition id.
+    pub(super) fn has(&self, number: u64) -> bool {
+        let holds = self.lock().all_holds();
+        holds.iter().any(|hold| hold.key().numeral() == number)
+    }
+
     /// Whether a hold here is renewed. A renewal notices its loss without further checks.
     pub(crate) fn is_renewed_here(&self) -> bool {
         let state = self.lock();

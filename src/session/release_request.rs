@@ -316,7 +316,7 @@ impl Releaser {
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
             // The answer identifies the hold by the acquisition id that the script found in the server queue.
-            Released::Moved { number } => self.granted(number.into(), answer.sent),
+            Released::Moved { number } => self.granted(hold.key(), &number, answer.sent),
             // Any owner that has the lock now took it after this hold.
             Released::Kept | Released::Absent | Released::Taken | Released::Fewer { .. } => {}
         }

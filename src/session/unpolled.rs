@@ -1,7 +1,10 @@
-//! Gives up waiters for a fair lock that nobody polls and that keep others waiting. They begin again when they are
-//! polled.
+//! Gives up waiters for a fair lock that nobody polls and that keep others waiting, and grants for which nobody waits.
 //!
-//! A future that shares a task with others may go unpolled while they run, and they must not wait for it.
+//! A future that shares a task with others may go unpolled while they run, and they must not wait for it. A waiter that
+//! was given up begins again when it is polled.
+//!
+//! A server that lost data may have the place of a call that has ended: it has forgotten that the call left. Nobody but
+//! the client knows, and without it each such place would keep the lock for a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +12,54 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::backend::Answer;
 use super::grants::GrantNews;
 use super::place::SHOWN_WITHIN;
 use super::releaser::Releaser;
 use crate::clock::BootInstant;
-use crate::protocol::hold_key::numeral;
+use crate::protocol::fair::{self, Signed};
+use crate::protocol::hold_key::{HoldKey, numeral};
 
 /// How long a waiter that was granted the lock may take to accept it. After that, it and the others have the same time
 /// again to show that they are polled.
 const GRANT_LIES: Duration = Duration::from_millis(500);
 
 impl Releaser {
-    /// Handles a request sent at `sent` that has moved the lock to the hold with this acquisition id.
-    pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
-        self.tell_holder(&number, GrantNews::Granted(sent));
+    /// Handles a request sent at `sent` that has moved the lock of `place` to the hold with this acquisition id.
+    pub(super) fn granted(self: &Arc<Self>, place: &HoldKey, number: &str, sent: BootInstant) {
+        self.tell_holder(number, GrantNews::Granted(sent));
+        // Asked in this order: who accepts a grant is known by it until its hold is in the local lock.
+        let is_known = |it: u64| self.grants.is_known(it) || self.has(place, it);
+        if numeral(number).is_some_and(|it| !is_known(it)) {
+            self.give_back(place.clone(), number.to_owned());
+        }
+    }
+
+    /// Whether this process has a hold of this lock with this acquisition id.
+    fn has(&self, place: &HoldKey, number: u64) -> bool {
+        let local = self.local_locks.find(place.local_key());
+        local.is_some_and(|local| local.has(number))
+    }
+
+    /// Gives back the lock that was moved to a hold that nobody here has. If that fails, the lock is free after a lease.
+    fn give_back(self: &Arc<Self>, place: HoldKey, gone: String) {
+        let releaser = self.clone();
+        self.runtime.spawn(async move {
+            let Some(call) = fair::give_back(&place, &gone) else {
+                return;
+            };
+            debug!(lock = %place.name.key(), "released what nobody waits for");
+            let answered = releaser.backend.run(&call, releaser.command_timeout).await;
+            let Ok(Answer { reply, sent, .. }) = answered else {
+                return;
+            };
+            if let Ok(Signed::Stands {
+                moved: Some(next), ..
+            }) = Signed::decode(&reply)
+            {
+                releaser.granted(&place, &next, sent);
+            }
+        });
     }
 
     /// Tells a waiter whose hold has the lock on the server.

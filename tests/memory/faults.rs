@@ -4,7 +4,10 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use redlatch::config::{Protocol, ReleaseBy};
-use redlatch::{Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, PlainLock, RedLock};
+use redlatch::{
+    Client, ClientBuilder, ErrorKind, LockGuard, MemoryServer, Owner, PlainLock, RedLock,
+};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{acquiring, kind, millis, passes, secs, stranger};
@@ -226,6 +229,31 @@ async fn old_failure_of_a_call_that_nobody_polled_ends_no_wait() {
     for waiter in waiting {
         waiter.await.unwrap().unwrap();
     }
+}
+
+/// As after a failover to a replica that did not know that they had ended.
+#[tokio::test(start_paused = true)]
+async fn places_of_calls_that_have_ended_keep_a_fair_lock_from_nobody() {
+    let (server, client, other) = two().await;
+    let guard = other.fair_lock("job").lock().await.unwrap();
+    let waits = || {
+        let lock = client.fair_lock("job").owned_by(&Owner::unique());
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let ended = [(); 20].map(|()| waits());
+    sleep(millis(10)).await;
+    let earlier = server.with_same_data();
+    ended.iter().for_each(JoinHandle::abort);
+    let waits = waits();
+    sleep(millis(10)).await;
+    server.restart_with(&earlier);
+    // The waiter has lost its place, and gets another one behind those of the calls that have ended.
+    sleep(secs(3)).await;
+    let started = Instant::now();
+    guard.unlock().await.unwrap();
+    let next = waits.await.unwrap().unwrap();
+    assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+    next.unlock().await.unwrap();
 }
 
 /// Returns a RedLock over all of these servers, each with a client of its own.

@@ -119,8 +119,17 @@ impl Bench {
 
     /// Gives a client's sign of life, which names these places.
     fn sign(&mut self, client: &str, places: &[&Hold]) -> Signed {
+        self.signed(client, "", places)
+    }
+
+    /// Gives a sign of life that gives the lock back from a hold that nobody has.
+    fn give_back(&mut self, client: &str, gone: &Hold) -> Signed {
+        self.signed(client, &gone.number, &[])
+    }
+
+    fn signed(&mut self, client: &str, gone: &str, places: &[&Hold]) -> Signed {
         let worth = PLACE.to_string();
-        let mut args = vec![client, "0", "PUBLISH", &worth];
+        let mut args = vec![client, "0", "PUBLISH", &worth, gone];
         for place in places {
             args.extend([&*place.field, &*place.number]);
         }
@@ -560,6 +569,29 @@ fn a_sign_tells_a_named_owner_that_it_holds_the_lock_elsewhere() {
     assert_eq!(bench.acquire(&here, "wait"), answer("granted", 2), "joins");
 }
 
+/// The server has the place of a call that has ended, and does not know that.
+#[test]
+fn a_sign_gives_the_lock_back_from_a_hold_that_nobody_has_and_from_no_other() {
+    for named in [false, true] {
+        let mut bench = Bench::new();
+        let hold = |owner: u64| match named {
+            true => Hold::named(HERE, &format!("owner-{owner}"), owner),
+            false => Hold::new(HERE, owner),
+        };
+        let [a, gone, next] = [1, 2, 3].map(hold);
+        for hold in [&a, &gone, &next] {
+            bench.wait(hold);
+        }
+        assert_eq!(bench.release(&a), moved(&gone));
+        let stale = bench.give_back(HERE, &a);
+        assert_eq!((&*stale.moved, &*stale.holder), ("", &*gone.number));
+        assert_eq!(bench.give_back(THERE, &gone).moved, "", "of another client");
+        assert!(bench.is_held_by(&gone));
+        assert_eq!(bench.give_back(HERE, &gone).moved, next.number);
+        assert!(bench.is_held_by(&next));
+    }
+}
+
 #[test]
 fn a_sign_finds_a_key_that_is_no_lock() {
     let mut bench = Bench::new();
@@ -568,7 +600,7 @@ fn a_sign_finds_a_key_that_is_no_lock() {
     bench.wait(&b);
     bench.probe.command(&["DEL", "k"]);
     bench.probe.command(&["HSET", "k", "mode", "read"]);
-    let args = [HERE, "0", "PUBLISH", "300000", &b.field, &b.number];
+    let args = [HERE, "0", "PUBLISH", "300000", "", &b.field, &b.number];
     let answer = bench.eval("fair_sign", &["k", CHANNEL, QUEUE, SCORES, PLACES], &args);
     assert_eq!(tag(answer), "wrong_kind");
 }
