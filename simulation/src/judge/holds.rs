@@ -45,6 +45,10 @@ impl Judge {
         if remaining == Some(0) {
             self.violation(format!("p{process}.{task} got {shown} with nothing left"));
         }
+        // The lock may have been taken by force from this call, before it was polled again.
+        let asked = self.asked(process, task);
+        let forced = self.names[name].forced;
+        let was_taken = forced.is_some_and(|forced| forced + PASSED_ON >= asked);
         let mut is_nested = false;
         let mut wrong = Vec::new();
         for hold in self.holds.values_mut().filter(|hold| hold.name == name) {
@@ -61,17 +65,15 @@ impl Judge {
             if hold.reads && reads {
                 continue;
             }
-            hold.is_overtaken = true;
+            hold.is_overtaken |= !was_taken;
             if let Some(left) = left {
                 wrong.push((hold.process, hold.since, left));
             }
         }
-        // The lock may have been taken by force from this call, before it was polled again.
-        let asked = self.asked(process, task);
         for (other, since, left) in wrong {
-            match self.excuse(name, since.min(asked)) {
-                Some(_) => self.figures.permitted += 1,
-                None => self.violation(format!(
+            match was_taken || self.excuse(name, since).is_some() {
+                true => self.figures.permitted += 1,
+                false => self.violation(format!(
                     "p{process}.{task} got {shown} while p{other} has it since {since} for {left} ms more"
                 )),
             }
