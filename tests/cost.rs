@@ -1,8 +1,8 @@
 //! What locks cost this process, in counts that are the same on every machine: the allocations of a call that finds the
 //! lock free, and the memory of one that waits.
 //!
-//! A figure that rises is a defect or a decision, and one that falls is written down here. These are figures of a debug
-//! build: futures are smaller in a release build.
+//! A count that rises is a defect or a decision, and one that falls is written down here. The bytes are those of a debug
+//! build, with some room for other versions of the compiler: futures are smaller in a release build.
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use allocation_counter::measure;
@@ -53,16 +53,16 @@ fn lock_and_unlock_allocate_no_more_than_they_did() {
     let connected = runtime.block_on(Client::connect(server.url()));
     let client = connected.expect("the server is up");
     for (kind, most) in [
-        (Kind::Reentrant, 0.0),
-        (Kind::Fair, 0.0),
-        (Kind::Plain, 0.0),
-        (Kind::Read, 0.0),
-        (Kind::Write, 0.0),
+        (Kind::Reentrant, 39.0),
+        (Kind::Fair, 45.0),
+        (Kind::Plain, 41.0),
+        (Kind::Read, 45.0),
+        (Kind::Write, 45.0),
     ] {
         runtime.block_on(cycles(&client, kind, CYCLES));
         let counted = measure(|| runtime.block_on(cycles(&client, kind, CYCLES)));
         let each = counted.count_total as f64 / f64::from(CYCLES);
-        eprintln!("{kind:?}: {each} allocations, {most} allowed");
+        assert!(each <= most, "{kind:?}: {each} of {most} allocations");
     }
 }
 
@@ -93,7 +93,11 @@ async fn wait(client: &Client, kind: Kind) {
 
 #[test]
 fn waiting_call_takes_no_more_memory_than_it_did() {
-    for (kind, most) in [(Kind::Reentrant, 0), (Kind::Fair, 0), (Kind::Write, 0)] {
+    for (kind, most) in [
+        (Kind::Reentrant, 2_560),
+        (Kind::Fair, 4_200),
+        (Kind::Write, 2_830),
+    ] {
         let (server, runtime) = (Server::start(), runtime());
         let [holder, client] = [(); 2].map(|()| {
             let connected = runtime.block_on(Client::connect(server.url()));
@@ -102,6 +106,6 @@ fn waiting_call_takes_no_more_memory_than_it_did() {
         let _held = runtime.block_on(lock(&holder, kind)).expect("free");
         let counted = measure(|| runtime.block_on(wait(&client, kind)));
         let each = counted.bytes_current / i64::from(WAITERS);
-        eprintln!("{kind:?}: {each} bytes, {most} allowed");
+        assert!(each <= most, "{kind:?}: {each} of {most} bytes");
     }
 }

@@ -360,7 +360,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::unpolled",
-            "session::grants session::place session::releaser",
+            "session::backend session::grants session::place session::releaser",
         ),
         ("session::outage_log", ""),
         ("session::watchdog::attention", "session::watchdog"),
@@ -407,7 +407,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "hold::acquire",
-            "hold::attempt hold::guard hold::place hold::request",
+            "hold::attempt hold::guard hold::place hold::replication hold::request",
         ),
         ("hold::replication", "hold::guard"),
         ("hold::batch", "hold::attempt hold::guard hold::request"),
