@@ -45,6 +45,11 @@ impl Judge {
         if remaining == Some(0) {
             self.violation(format!("p{process}.{task} got {shown} with nothing left"));
         }
+        if let Some(remaining) = remaining
+            && self.excuse(name, self.asked(process, task)).is_none()
+        {
+            self.backed_at_first(name, process, now() + remaining);
+        }
         let mut is_nested = false;
         let mut wrong = Vec::new();
         for hold in self.holds.values_mut().filter(|hold| hold.name == name) {
@@ -100,6 +105,10 @@ impl Judge {
         let since = self.asked(process, task);
         if !is_nested {
             self.overtake(name, since);
+            // Under a name, others may read already.
+            if reads && !is_named(owner) && matches!(belief, Belief::Lock(_)) {
+                self.pass_writers(name, since);
+            }
         }
         let hold = self.begins(Hold {
             process,
