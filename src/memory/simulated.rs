@@ -14,8 +14,7 @@ use super::value::Value;
 use crate::clock;
 
 /// A message that was published: its channel, its text, and how many heard it.
-#[doc(hidden)]
-pub type Told = (Vec<u8>, Vec<u8>, usize);
+pub(super) type Told = (Vec<u8>, Vec<u8>, usize);
 
 /// What looks at each command, once before it is carried out and once after it.
 #[derive(Clone)]

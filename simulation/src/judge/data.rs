@@ -5,7 +5,7 @@ use redlatch::{Seen, Stored};
 
 use super::calls::UNENDING;
 use super::{Belief, Call, Judge};
-use crate::front::keys;
+use crate::front::{keys, name};
 use crate::machine::now;
 use crate::plan::{Kind, Shared, Topology};
 
@@ -66,7 +66,7 @@ impl Judge {
 
     /// Counts scripts that are sent as a whole.
     fn requested(&mut self, seen: &Seen<'_>) {
-        if crate::front::name(seen.words) == "EVAL"
+        if name(seen.words) == "EVAL"
             && let Some(script) = seen.words.get(1)
         {
             let script = (seen.client.to_vec(), script.len());
@@ -374,8 +374,7 @@ impl Judge {
 
     /// Judges calls that wait for a free lock.
     fn waited(&mut self, name: usize, patience: u64) {
-        let ends =
-            |kept: &super::data::Kept| kept.ends.map_or(kept.since, |ends| ends.max(kept.since));
+        let ends = |kept: &Kept| kept.ends.map_or(kept.since, |ends| ends.max(kept.since));
         let free = self.names[name].kept.iter().map(ends).max().unwrap_or(0);
         if free + patience >= now() {
             return;

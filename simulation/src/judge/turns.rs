@@ -31,26 +31,20 @@ impl Judge {
         let (before, after) = (members(stood.line.as_ref()), members(line));
         let wrong = match self.plan().names[name].kind {
             Kind::Reentrant | Kind::Fenced | Kind::Spin | Kind::Leader => {
-                let moved = before.iter().position(|one| !after.contains(one));
-                // Those behind learn it in their turn.
-                let moved = moved.filter(|at| *at < 3).and_then(|at| after.get(at));
-                let first = after.first().filter(|first| *first != FOREIGN);
-                // Who spins comes by itself.
-                let is_silent =
-                    self.plan().names[name].kind == Kind::Spin && self.names[name].forced.is_some();
                 if is_taken {
                     overtaken(&before, &after, client(lock)).or_else(|| lasting(told, left))
-                } else if is_freed && is_silent {
-                    None
                 } else if is_freed {
-                    first
-                        .filter(|first| !has_heard(told, first))
-                        .map(|first| format!("{first} is not told that it is free"))
+                    let first = after.first().filter(|first| *first != FOREIGN);
+                    // Who spins comes by itself.
+                    let is_silent = self.plan().names[name].kind == Kind::Spin
+                        && self.names[name].forced.is_some();
+                    untold(first.filter(|_| !is_silent), told, "it is free")
                 } else {
-                    let untold = moved.filter(|one| !has_heard(told, one));
-                    untold
-                        .map(|one| format!("{one} is not told that it moved up"))
-                        .or_else(|| lasting(told, left.max(TURNS)))
+                    let moved = before.iter().position(|one| !after.contains(one));
+                    // Those behind the third learn it in their turn.
+                    let moved = moved.filter(|at| *at < 3).and_then(|at| after.get(at));
+                    let lasts = left.max(TURNS);
+                    untold(moved, told, "it moved up").or_else(|| lasting(told, lasts))
                 }
             }
             Kind::Fair if is_taken => overtaken(&before, &after, owner(lock)),
@@ -130,7 +124,11 @@ fn lasting(told: &[Told], left: u64) -> Option<String> {
     })
 }
 
-fn has_heard(told: &[Told], whom: &str) -> bool {
-    told.iter()
-        .any(|(channel, ..)| channel.ends_with(format!(":{whom}").as_bytes()))
+/// Whether a waiter is not told what it waits for.
+fn untold(whom: Option<&String>, told: &[Told], what: &str) -> Option<String> {
+    let whom = whom?;
+    let channel = format!(":{whom}");
+    let mut channels = told.iter().map(|(channel, ..)| channel);
+    let is_told = channels.any(|one| one.ends_with(channel.as_bytes()));
+    (!is_told).then(|| format!("{whom} is not told that {what}"))
 }
