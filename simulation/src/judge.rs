@@ -120,8 +120,6 @@ pub struct Judge {
     heard: Vec<(u64, u64)>,
     /// By process.
     reported: BTreeMap<usize, reports::Reported>,
-    /// How often each client sent a script as a whole.
-    scripts: BTreeMap<(Vec<u8>, usize), u64>,
     /// What the present command is about.
     stood: Vec<data::Stood>,
     begun: u64,

@@ -30,8 +30,6 @@ impl fmt::Debug for Watcher {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// The name of the client, as the connection has it.
-    pub client: &'a [u8],
     pub words: &'a [Vec<u8>],
     /// What it has published. `None` before it is carried out.
     pub told: Option<Vec<Told>>,
@@ -90,7 +88,6 @@ pub(super) fn show(data: &mut Data, id: u64, words: Args<'_>, is_over: bool) {
         return;
     };
     watch(&mut Seen {
-        client: &connection.name,
         words,
         told: is_over.then_some(told),
         now: data.now.as_millis() as u64,

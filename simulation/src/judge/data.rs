@@ -5,16 +5,15 @@ use redlatch::{Seen, Stored};
 
 use super::calls::UNENDING;
 use super::{Belief, Call, Judge};
-use crate::front::{keys, name};
+use crate::front::keys;
 use crate::machine::now;
 use crate::plan::{Kind, Shared, Topology};
 
 /// What clocks of whole milliseconds may differ by.
 const BLUR: u64 = 5;
 
-/// How often a client may send a script as a whole: what it gives back, it sends without knowing whether the server
-/// has it.
-const MOST_WHOLE: u64 = 12;
+/// A sign of life lasts for as long as clients take to be gone.
+const SIGN: &str = "lock_sign";
 
 /// What a server has of a name.
 #[derive(Clone, Copy, Default)]
@@ -38,7 +37,6 @@ impl Judge {
     pub fn saw(&mut self, server: usize, seen: &mut Seen<'_>) {
         self.heard[server] = (now(), seen.now);
         let Some(told) = seen.told.take() else {
-            self.requested(seen);
             self.stood = self.found(server, seen);
             return;
         };
@@ -61,16 +59,6 @@ impl Judge {
             let left = lock.as_ref().and_then(|lock| lock.ends);
             let left = left.map_or(0, |ends| ends.saturating_sub(seen.now));
             self.queued((name, left), &stood, (lock.as_ref(), line.as_ref()), &told);
-        }
-    }
-
-    /// Counts scripts that are sent as a whole.
-    fn requested(&mut self, seen: &Seen<'_>) {
-        if name(seen.words) == "EVAL"
-            && let Some(script) = seen.words.get(1)
-        {
-            let script = (seen.client.to_vec(), script.len());
-            *self.scripts.entry(script).or_default() += 1;
         }
     }
 
@@ -147,11 +135,12 @@ impl Judge {
             .iter()
             .filter_map(|(_, one)| one.parse::<u64>().ok())
             .sum();
-        if shares != counts {
+        if shares != counts && !self.names[name].is_wrong {
             let text = format!(
                 "{shown} has {counts} levels, and shares of {shares}: {:?}",
                 lock.parts
             );
+            self.names[name].is_wrong = true;
             self.violation(text);
         }
     }
@@ -325,7 +314,7 @@ impl Judge {
         }
     }
 
-    /// Judges what is on a server soon after all clients were closed, and how much they asked.
+    /// Judges what is on a server soon after all clients were closed.
     pub fn left_over(&mut self, server: usize, keys: &[String]) {
         if self.plan().weather != "calm" {
             return;
@@ -336,19 +325,15 @@ impl Judge {
             let is_kept = names
                 .filter(|shared| keys.contains(&shared.name))
                 .any(|shared| key.contains(&shared.name));
-            if !is_kept && !UNENDING.iter().any(|part| key.contains(part)) {
+            if !is_kept
+                && !UNENDING
+                    .iter()
+                    .chain(&[SIGN])
+                    .any(|part| key.contains(part))
+            {
                 self.violation(format!("{key} is left on server {server}"));
             }
         }
-        if let Some(((_, script), times)) = self.scripts.iter().max_by_key(|(_, times)| **times)
-            && *times > MOST_WHOLE
-        {
-            let text = format!(
-                "a script of {script} bytes was sent as a whole {times} times by one client"
-            );
-            self.violation(text);
-        }
-        self.scripts.clear();
     }
 
     /// Judges a lock that a server has, and nobody.
