@@ -167,7 +167,11 @@ impl Judge {
             self.violation(text);
         }
         let plan = self.plan();
-        let calm = if self.disturbed.is_none() {
+        // Each process with calls that nobody polls keeps the rest waiting in its turn.
+        let is_behind = |other: &Call| other.absent > 0 && other.names == call.names;
+        let calm = if self.disturbed.is_none() && self.calls.values().any(is_behind) {
+            2_500 + self.passes()
+        } else if self.disturbed.is_none() {
             2_500
         } else {
             plan.poll_cap + 9_000
