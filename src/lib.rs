@@ -195,6 +195,9 @@ pub use lock::spin::SpinLock;
 pub use loss::LossReason;
 #[cfg(feature = "memory")]
 pub use memory::MemoryServer;
+#[cfg(feature = "memory")]
+#[doc(hidden)]
+pub use memory::{Seen, Stored};
 pub use owner::Owner;
 pub use scope::Scoped;
 

@@ -4,19 +4,24 @@
 
 mod calls;
 mod clocks;
+mod data;
 mod holds;
 mod jobs;
+mod reports;
+mod turns;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use redlatch::Owner;
+use redlatch::{MemoryServer, Owner};
 
 use crate::locks::Guard;
 use crate::machine::now;
 use crate::plan::{Kind, Plan};
+
+pub use reports::report;
 
 /// What a task believes that it holds.
 pub enum Belief {
@@ -75,6 +80,12 @@ struct Name {
     has_no_floor: bool,
     /// The last run of a job.
     run: Option<jobs::Run>,
+    /// The key of those that wait for it.
+    line: String,
+    /// What each server has of it.
+    kept: Vec<data::Kept>,
+    /// Whether something lasting was reported of it.
+    is_wrong: bool,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// The number of permits that nobody will give back.
@@ -104,6 +115,13 @@ pub struct Figures {
 #[derive(Default)]
 pub struct Judge {
     plan: Option<Plan>,
+    servers: Vec<MemoryServer>,
+    /// When each server was last heard of, and its clock then.
+    heard: Vec<(u64, u64)>,
+    /// By process.
+    reported: BTreeMap<usize, reports::Reported>,
+    /// What the present command is about.
+    stood: Vec<data::Stood>,
     begun: u64,
     tells: bool,
     hash: u64,
@@ -139,12 +157,19 @@ macro_rules! tell {
 pub(crate) use tell;
 
 impl Judge {
-    pub fn begin(&mut self, plan: &Plan, tells: bool) {
+    pub fn begin(&mut self, plan: &Plan, servers: Vec<MemoryServer>, tells: bool) {
+        let name = |shared| Name {
+            line: data::line(shared),
+            kept: vec![data::Kept::default(); servers.len()],
+            ..Name::default()
+        };
         *self = Self {
             tells,
             begun: now(),
             hash: 0xcbf2_9ce4_8422_2325,
-            names: plan.names.iter().map(|_| Name::default()).collect(),
+            names: plan.names.iter().map(name).collect(),
+            heard: vec![(now(), 0); servers.len()],
+            servers,
             plan: Some(plan.clone()),
             ..Self::default()
         };

@@ -13,6 +13,7 @@ const TURNS: usize = 8;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
+    static RUNNING: Cell<usize> = const { Cell::new(0) };
     /// The start of the running machine's clock, if it has one of its own.
     static BASE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -23,6 +24,16 @@ pub fn now() -> u64 {
         Some(base) => (Instant::now() - base).as_millis() as u64,
         None => NOW.get(),
     }
+}
+
+/// Returns the number of the process that runs, or did last.
+pub fn running() -> usize {
+    RUNNING.get()
+}
+
+/// Notes which process runs.
+pub fn set_running(process: usize) {
+    RUNNING.set(process);
 }
 
 /// Sets the time of the world.

@@ -14,6 +14,7 @@ mod machine;
 mod network;
 mod plan;
 mod program;
+mod reports;
 mod sentinels;
 mod server;
 mod shrink;
@@ -65,6 +66,7 @@ fn run(seed: u64, cuts: &[&str], tells: bool) -> ExitCode {
     if tells {
         println!("{}", plan.described());
     }
+    tracing::subscriber::set_global_default(reports::Reports).expect("no other");
     let outcome = world::live(plan, tells);
     print!("{}", fleet::Report::of(seed, &outcome));
     match outcome.figures.violations.is_empty() {

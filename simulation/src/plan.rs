@@ -1,5 +1,6 @@
 //! The plan that a seed chooses: servers, names, processes with their tasks and steps, and the weather.
 
+mod corners;
 mod crowd;
 mod cut;
 mod extras;
@@ -256,6 +257,7 @@ impl Plan {
         };
         extras::add(&mut plan);
         crowd::gather(&mut plan);
+        corners::turn(&mut plan);
         plan
     }
 

@@ -6,6 +6,7 @@ use redlatch::MemoryServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::front::{Front, Gate, write};
+use crate::judge::judge;
 use crate::machine::Machine;
 use crate::network::{Network, door};
 
@@ -53,6 +54,14 @@ impl Server {
         };
         server.open();
         server
+    }
+
+    /// Has the judge see all that the server carries out.
+    pub fn show(&self) -> MemoryServer {
+        let number = self.number;
+        self.memory
+            .watch(move |seen| judge(|judge| judge.saw(number, seen)));
+        self.memory.clone()
     }
 
     fn open(&self) {

@@ -15,7 +15,7 @@ use redlatch::MemoryServer;
 use crate::chance::{BEGIN, mixed};
 use crate::cluster::Cluster;
 use crate::judge::{Figures, judge, tell};
-use crate::machine::{Machine, now, set_now};
+use crate::machine::{Machine, now, set_now, set_running};
 use crate::network::{Delay, Network};
 use crate::plan::{Event, Fault, Kind, Plan, Topology};
 use crate::program::{self, Process};
@@ -29,6 +29,9 @@ const AGE: u64 = 200_000;
 const PATIENCE: u64 = 60_000;
 /// Longer than any key lasts on a server. Request marks last for two minutes.
 const QUIET: u64 = 150_000;
+
+/// How often the judge looks at what lasts, in milliseconds.
+const GLANCE: u64 = 20;
 
 /// How many milliseconds processes run at a time while nothing has arrived for as long.
 const QUIET_SPAN: u64 = 5;
@@ -97,7 +100,7 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     };
     let servers = (0..plan.topology.servers())
         .map(|number| Server::start(number, plan.clocks[number], &network, gate(number)))
-        .collect();
+        .collect::<Vec<_>>();
     for process in 0..plan.processes.len() {
         for server in 0..plan.topology.hosts() {
             let seed = mixed(plan.seed ^ ((process * 16 + server) as u64) << 32);
@@ -110,7 +113,8 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
         }
     }
     set_now(AGE);
-    judge(|judge| judge.begin(&plan, tells));
+    let shown = servers.iter().map(Server::show).collect();
+    judge(|judge| judge.begin(&plan, shown, tells));
     let mut world = World {
         chance: Rng::with_seed(mixed(plan.seed.wrapping_add(1))),
         watchers: sentinels.as_ref().map(Sentinels::start).unwrap_or_default(),
@@ -165,7 +169,9 @@ impl World {
             self.tick();
         }
         judge(|judge| judge.end_calls());
+        self.count(false);
         self.close();
+        self.count(true);
         self.inspect();
     }
 
@@ -215,11 +221,16 @@ impl World {
         let count = self.processes.len();
         let first = self.chance.usize(..count);
         for at in 0..count {
-            if let Life::Running(running) = &self.processes[(first + at) % count] {
+            let process = (first + at) % count;
+            if let Life::Running(running) = &self.processes[process] {
+                set_running(process);
                 running.machine.run(span);
             }
         }
         set_now(now() + span);
+        if now() / GLANCE != (now() - span) / GLANCE {
+            judge(|judge| judge.glance());
+        }
     }
 
     /// Returns the machine of a server or a sentinel.
@@ -407,9 +418,27 @@ impl World {
         while now() < until {
             self.tick();
         }
+        for (number, server) in self.servers.iter().enumerate() {
+            let keys = server.ask(&["KEYS", "*"]);
+            judge(|judge| judge.left_over(number, &keys));
+        }
         for (number, life) in self.processes.iter().enumerate() {
             if let Life::Running(running) = life {
                 judge(|judge| judge.tasks_left(number, running.machine.tasks()));
+            }
+        }
+    }
+
+    /// Has the numbers judged that processes count, unless some of their calls go on.
+    fn count(&self, is_closed: bool) {
+        for (number, life) in self.processes.iter().enumerate() {
+            if let Life::Running(running) = life
+                && running.going.load(Ordering::Relaxed) == 0
+                && let Some(process) = running.process.get()
+            {
+                for client in &process.clients {
+                    judge(|judge| judge.counts(number, &client.stats(), is_closed));
+                }
             }
         }
     }

@@ -41,6 +41,10 @@ fn deliver(data: &mut Data, args: Args<'_>, sort: Sort, word: &str) -> Answer {
         let parts = [word.as_bytes(), &args[0], &args[1]].map(Reply::bulk);
         data.send(*id, Reply::Push(parts.into()));
     }
+    if data.watcher.is_some() {
+        data.told
+            .push((args[0].clone(), args[1].clone(), listeners.len()));
+    }
     Ok(Reply::count(listeners.len()))
 }
 

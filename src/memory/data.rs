@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::keys::{Database, Keys};
 use super::life::Life;
 use super::reply::{Answer, Refusal, Reply};
+use super::simulated::{Told, Watcher};
 use crate::clock::unix_time;
 
 /// All data of a server.
@@ -25,6 +26,10 @@ pub(super) struct Data {
     pub(super) refusal: Option<Refusal>,
     /// Tasks that have something to read, to be woken once nothing is locked any more.
     pub(super) woken: Vec<Waker>,
+    /// What looks at each command, in a simulation.
+    pub(super) watcher: Option<Watcher>,
+    /// What the present command has published, if anything looks.
+    pub(super) told: Vec<Told>,
 }
 
 impl Data {
@@ -38,6 +43,8 @@ impl Data {
             ahead,
             refusal: None,
             woken: Vec::new(),
+            watcher: None,
+            told: Vec::new(),
         }
     }
 

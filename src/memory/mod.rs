@@ -37,6 +37,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 
 pub(crate) use pipe::MemoryStream;
+#[doc(hidden)]
+pub use simulated::{Seen, Stored};
 use state::State;
 
 /// A server in memory, for tests of code that uses locks.

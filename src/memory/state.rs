@@ -145,8 +145,10 @@ impl State {
     pub(super) fn restart_empty(&mut self) {
         self.cut();
         let woken = std::mem::take(&mut self.data.woken);
+        let watcher = self.data.watcher.take();
         self.data = Data::new(self.data.ahead);
         self.data.woken = woken;
+        self.data.watcher = watcher;
         self.scripts = Scripts::default();
         self.is_up = true;
         self.answers = true;

@@ -49,6 +49,11 @@ impl Judge {
         let asked = self.asked(process, task);
         let forced = self.names[name].forced;
         let was_taken = forced.is_some_and(|forced| forced + PASSED_ON >= asked);
+        if let Some(remaining) = remaining
+            && self.excuse(name, asked).is_none()
+        {
+            self.backed_at_first(name, process, now() + remaining);
+        }
         let mut is_nested = false;
         let mut wrong = Vec::new();
         for hold in self.holds.values_mut().filter(|hold| hold.name == name) {
@@ -108,6 +113,10 @@ impl Judge {
         let since = self.asked(process, task);
         if !is_nested {
             self.overtake(name, since);
+            // Under a name, others may read already.
+            if reads && !is_named(owner) && matches!(belief, Belief::Lock(_)) {
+                self.pass_writers(name, since);
+            }
         }
         let hold = self.begins(Hold {
             process,

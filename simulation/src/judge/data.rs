@@ -1,0 +1,399 @@
+//! What is judged of the data of servers: that a lock ends by itself, that the server has what a guard believes, and
+//! that nothing stays there of which nobody knows.
+
+use redlatch::{Seen, Stored};
+
+use super::calls::UNENDING;
+use super::{Belief, Call, Judge};
+use crate::front::keys;
+use crate::machine::now;
+use crate::plan::{Kind, Shared, Topology};
+
+/// What clocks of whole milliseconds may differ by.
+const BLUR: u64 = 5;
+
+/// A sign of life lasts for as long as clients take to be gone.
+const SIGN: &str = "lock_sign";
+
+/// What a server has of a name.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Kept {
+    /// Since when it has it, or has it no more.
+    pub(super) since: u64,
+    /// When that ends. `None` if it has nothing.
+    pub(super) ends: Option<u64>,
+}
+
+/// A name as a server had it before a command.
+pub(super) struct Stood {
+    pub(super) name: usize,
+    pub(super) lock: Option<Stored>,
+    /// Those that wait for it, in order.
+    pub(super) line: Option<Stored>,
+}
+
+impl Judge {
+    /// A server carries out a command, or has done so.
+    pub fn saw(&mut self, server: usize, seen: &mut Seen<'_>) {
+        self.heard[server] = (now(), seen.now);
+        let Some(told) = seen.told.take() else {
+            self.stood = self.found(server, seen);
+            return;
+        };
+        for stood in std::mem::take(&mut self.stood) {
+            let name = stood.name;
+            let (lock, line) = (
+                seen.stored(&self.plan().names[name].name),
+                seen.stored(&self.names[name].line),
+            );
+            if let Some(lock) = &lock {
+                self.shape(name, lock);
+            }
+            if self.plan().names[name].kind == Kind::ReadWrite {
+                self.levels_of(name, &stood, lock.as_ref(), seen);
+            }
+            if stood.lock.as_ref() != lock.as_ref() {
+                self.changed(server, name, &stood, lock.as_ref());
+                self.backed(server, name, lock.as_ref(), &mut |key| seen.stored(key));
+            }
+            let left = lock.as_ref().and_then(|lock| lock.ends);
+            let left = left.map_or(0, |ends| ends.saturating_sub(seen.now));
+            self.queued((name, left), &stood, (lock.as_ref(), line.as_ref()), &told);
+        }
+    }
+
+    /// Returns what a command is about.
+    fn found(&self, server: usize, seen: &mut Seen<'_>) -> Vec<Stood> {
+        let names = &self.plan().names;
+        let meant = (0..names.len()).filter(|name| {
+            let key = names[*name].name.as_bytes();
+            self.is_home(server, *name) && keys(seen.words).iter().any(|one| one == key)
+        });
+        let meant: Vec<_> = meant.collect();
+        let stood = meant.into_iter().map(|name| Stood {
+            name,
+            lock: seen.stored(&names[name].name),
+            line: seen.stored(&self.names[name].line),
+        });
+        stood.collect()
+    }
+
+    /// Whether a server counts for a name, as far as that is known here.
+    fn is_home(&self, server: usize, name: usize) -> bool {
+        let plan = self.plan();
+        match plan.topology {
+            Topology::Single => true,
+            Topology::Independent => {
+                plan.names[name].kind == Kind::Red || plan.names[name].client == server
+            }
+            Topology::Cluster | Topology::Sentinels => plan.weather == "calm",
+        }
+    }
+
+    /// A name is another on a server than before.
+    fn changed(&mut self, server: usize, name: usize, stood: &Stood, lock: Option<&Stored>) {
+        let ends = lock.map(|lock| self.until(server, lock));
+        let kept = &mut self.names[name].kept[server];
+        let is_other = stood.lock.as_ref().map(holds) != lock.map(holds);
+        if is_other || kept.ends.is_some_and(|ends| ends < now()) {
+            kept.since = now();
+        }
+        kept.ends = ends;
+    }
+
+    /// Returns when this ends, in the time of the world.
+    fn until(&self, server: usize, stored: &Stored) -> u64 {
+        let (at, clock) = self.heard[server];
+        let Some(ends) = stored.ends else {
+            return u64::MAX;
+        };
+        let left = ends.saturating_sub(clock) as i64;
+        at + (left * 1_000_000 / (1_000_000 + self.plan().clocks[server])) as u64
+    }
+
+    /// Judges what a lock is made of.
+    fn shape(&mut self, name: usize, lock: &Stored) {
+        let (kind, shown) = (self.plan().names[name].kind, &self.plan().names[name].name);
+        if matches!(kind, Kind::Counted | Kind::Expirable | Kind::Latch) {
+            return;
+        }
+        if lock.ends.is_none() {
+            let text = format!("{shown} has no end");
+            return self.violation(text);
+        }
+        if matches!(kind, Kind::Plain | Kind::ReadWrite) {
+            return;
+        }
+        let (shares, counts): (Vec<_>, Vec<_>) = lock
+            .parts
+            .iter()
+            .filter(|(field, _)| !field.starts_with("||") && field != "|token")
+            .partition(|(field, _)| field.starts_with('|'));
+        let share = |text: &str| text.split(':').nth(1)?.parse::<u64>().ok();
+        let shares: u64 = shares.iter().filter_map(|(_, one)| share(one)).sum();
+        let counts: u64 = counts
+            .iter()
+            .filter_map(|(_, one)| one.parse::<u64>().ok())
+            .sum();
+        if shares != counts && !self.names[name].is_wrong {
+            let text = format!(
+                "{shown} has {counts} levels, and shares of {shares}: {:?}",
+                lock.parts
+            );
+            self.names[name].is_wrong = true;
+            self.violation(text);
+        }
+    }
+
+    /// Judges the levels of a read-write lock: they end with its hash, and what it counts is there.
+    fn levels_of(
+        &mut self,
+        name: usize,
+        stood: &Stood,
+        lock: Option<&Stored>,
+        seen: &mut Seen<'_>,
+    ) {
+        if self.plan().weather != "calm" {
+            return;
+        }
+        let shown = self.plan().names[name].name.clone();
+        let keys = |lock: Option<&Stored>| {
+            let parts = lock.map_or(&[][..], |lock| &lock.parts).iter();
+            let levels = parts.flat_map(|(field, count)| {
+                (1..=count.parse::<u64>().unwrap_or(0)).map(move |level| (field.clone(), level))
+            });
+            let keys =
+                levels.map(|(field, level)| format!("{{{shown}}}:{field}:rwlock_timeout:{level}"));
+            keys.collect::<Vec<_>>()
+        };
+        let counted = keys(lock);
+        let beyond = keys(stood.lock.as_ref())
+            .into_iter()
+            .find(|key| !counted.contains(key) && seen.stored(key).is_some());
+        let ends = counted
+            .iter()
+            .filter_map(|key| seen.stored(key)?.ends)
+            .max()
+            .unwrap_or(0);
+        let end = lock.and_then(|lock| lock.ends).unwrap_or(0);
+        if let Some(key) = beyond {
+            self.violation(format!("{key} is a level of nobody"));
+        } else if end.abs_diff(ends) > BLUR {
+            let text = format!(
+                "{shown} ends in {} ms, and its levels in {} ms",
+                end.saturating_sub(seen.now),
+                ends.saturating_sub(seen.now)
+            );
+            self.violation(text);
+        }
+    }
+
+    /// Judges whether a server has what guards rely on.
+    fn backed(
+        &mut self,
+        server: usize,
+        name: usize,
+        lock: Option<&Stored>,
+        look: &mut dyn FnMut(&str) -> Option<Stored>,
+    ) {
+        if self.plan().names[name].kind == Kind::Red || self.names[name].stretched > now() {
+            return;
+        }
+        // Guards tell the time by the clock of the server that runs.
+        let shift = now() as i64 * self.plan().clocks[server] / 1_000_000;
+        let mut wrong = Vec::new();
+        for hold in self.holds.values().filter(|hold| hold.name == name) {
+            let Belief::Lock(guard) = &hold.belief else {
+                continue;
+            };
+            let left = guard.remaining();
+            let until = (now() + left).saturating_add_signed(shift);
+            let is_told = left == 0 || guard.is_lost() || self.excuse(name, hold.since).is_some();
+            if !is_told && !self.has(server, (name, hold.process), until, lock, look) {
+                wrong.push((hold.process, hold.since, until));
+            }
+        }
+        for (process, since, until) in wrong {
+            let shown = &self.plan().names[name].name;
+            let text = format!(
+                "p{process} has {shown} since {since} until {until}, and the server has {lock:?}, until {:?}",
+                lock.map(|lock| self.until(server, lock)),
+            );
+            self.violation(text);
+        }
+    }
+
+    /// Whether a server has a lock for a process for so long.
+    fn has(
+        &self,
+        server: usize,
+        (name, process): (usize, usize),
+        until: u64,
+        lock: Option<&Stored>,
+        look: &mut dyn FnMut(&str) -> Option<Stored>,
+    ) -> bool {
+        let shared = &self.plan().names[name];
+        let lasts = |stored: &Stored| self.until(server, stored) + BLUR >= until;
+        let Some(lock) = lock.filter(|lock| lasts(lock)) else {
+            return false;
+        };
+        match shared.kind {
+            Kind::Plain => true,
+            Kind::ReadWrite => lock.parts.iter().any(|(field, count)| {
+                let levels = count.parse::<u64>().unwrap_or(0);
+                (1..=levels).any(|level| {
+                    let key = format!("{{{}}}:{field}:rwlock_timeout:{level}", shared.name);
+                    let ours = |one: &Stored| one.parts[0].1.ends_with(&format!("/p{process}"));
+                    look(&key).is_some_and(|one| ours(&one) && lasts(&one))
+                })
+            }),
+            _ => {
+                let ours = format!("|p{process}/");
+                lock.parts.iter().any(|(field, _)| field.starts_with(&ours))
+            }
+        }
+    }
+
+    /// Judges a grant by the data of the servers.
+    pub(super) fn backed_at_first(&mut self, name: usize, process: usize, until: u64) {
+        let is_red = self.plan().names[name].kind == Kind::Red;
+        let servers: Vec<_> = (0..self.servers.len())
+            .filter(|one| self.is_home(*one, name))
+            .collect();
+        if servers.is_empty() || self.names[name].stretched > now() {
+            return;
+        }
+        let shown = self.plan().names[name].name.clone();
+        let has = servers.iter().filter(|server| {
+            let memory = &self.servers[**server];
+            let lock = memory.stored(&shown);
+            self.has(
+                **server,
+                (name, process),
+                until,
+                lock.as_ref(),
+                &mut |key| memory.stored(key),
+            )
+        });
+        let has = has.count();
+        let least = if is_red {
+            self.servers.len() / 2 + 1
+        } else {
+            1
+        };
+        if has < least {
+            self.violation(format!(
+                "p{process} is granted {shown} until {until}, which {has} servers have"
+            ));
+        }
+    }
+
+    /// Judges, now and then, whether what servers have is known, and whether somebody waits for what is free.
+    pub fn glance(&mut self) {
+        let plan = self.plan();
+        if plan.weather != "calm" {
+            return;
+        }
+        let round_trip = 2 * (plan.delay.least + plan.delay.jitter + plan.spread);
+        for name in 0..self.names.len() {
+            let kind = self.plan().names[name].kind;
+            if matches!(kind, Kind::Counted | Kind::Expirable | Kind::Latch)
+                || self.names[name].is_wrong
+            {
+                continue;
+            }
+            let is_of_set = |call: &Call| call.names.len() > 1 && call.names.contains(&name);
+            if self.calls.values().any(is_of_set) {
+                // It may have some of its locks.
+                self.names[name].free = now();
+            }
+            self.unknown(name, 2 * round_trip + 100);
+            if kind != Kind::Red {
+                self.waited(name, 4 * round_trip + 700);
+            }
+        }
+    }
+
+    /// Judges what is on a server soon after all clients were closed.
+    pub fn left_over(&mut self, server: usize, keys: &[String]) {
+        if self.plan().weather != "calm" {
+            return;
+        }
+        for key in keys {
+            // A level that was left stays until its lease ends, with what belongs to it.
+            let names = self.plan().names.iter();
+            let is_kept = names
+                .filter(|shared| keys.contains(&shared.name))
+                .any(|shared| key.contains(&shared.name));
+            if !is_kept
+                && !UNENDING
+                    .iter()
+                    .chain(&[SIGN])
+                    .any(|part| key.contains(part))
+            {
+                self.violation(format!("{key} is left on server {server}"));
+            }
+        }
+    }
+
+    /// Judges a lock that a server has, and nobody.
+    fn unknown(&mut self, name: usize, patience: u64) {
+        let known = &self.names[name];
+        let kept = known
+            .kept
+            .iter()
+            .filter(|kept| kept.ends.is_some_and(|ends| ends > now()));
+        let Some(since) = kept.map(|kept| kept.since).min() else {
+            return;
+        };
+        let is_known = self.holds.values().any(|hold| hold.name == name);
+        let since = since.max(known.free).max(known.haunted);
+        if !is_known && since + patience < now() {
+            let shown = self.plan().names[name].name.clone();
+            self.names[name].is_wrong = true;
+            self.violation(format!(
+                "a server has {shown}, and nobody has had it since {since}"
+            ));
+        }
+    }
+
+    /// Judges calls that wait for a free lock.
+    fn waited(&mut self, name: usize, patience: u64) {
+        let ends = |kept: &Kept| kept.ends.map_or(kept.since, |ends| ends.max(kept.since));
+        let free = self.names[name].kept.iter().map(ends).max().unwrap_or(0);
+        if free + patience >= now() {
+            return;
+        }
+        // Whoever may have it next, here or elsewhere, may not come for a while.
+        let is_behind = self.calls.values().any(|call| call.absent > 0);
+        let patience = patience + if is_behind { self.passes() } else { 0 };
+        let waiting = self.calls.values().find(|call| {
+            call.names == [name] && call.absent == 0 && call.began.max(free) + patience < now()
+        });
+        if let Some(call) = waiting {
+            let text = format!(
+                "p{}.{} {} waits since {}, and it is free since {free}",
+                call.process, call.task, call.what, call.began
+            );
+            self.names[name].is_wrong = true;
+            self.violation(text);
+        }
+    }
+}
+
+/// Returns the key of those that wait for a name.
+pub(super) fn line(shared: &Shared) -> String {
+    match shared.kind {
+        Kind::Fair => format!("redisson_lock_queue:{{{}}}", shared.name),
+        _ => format!("redlatch_turns:{{{}}}", shared.name),
+    }
+}
+
+/// Returns who has a lock, by which acquisitions.
+fn holds(lock: &Stored) -> Vec<(String, String)> {
+    let number = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+    lock.parts
+        .iter()
+        .map(|(field, value)| (field.clone(), number(value)))
+        .collect()
+}

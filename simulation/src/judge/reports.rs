@@ -1,0 +1,97 @@
+//! What is judged of that which a process reports, by events and by numbers.
+
+use std::collections::BTreeMap;
+
+use redlatch::stats::Stats;
+
+use super::{JUDGE, Judge};
+use crate::machine::{now, running};
+use crate::plan::Topology;
+
+/// What a process has reported so far.
+#[derive(Default)]
+pub(super) struct Reported {
+    /// When it last said each thing that is said at most once in so many milliseconds, of each server.
+    last: BTreeMap<(&'static str, String), u64>,
+    /// How many outages have begun and are not over.
+    outages: i64,
+}
+
+/// What is said at most once in a time.
+const PACED: [(&str, u64); 3] = [
+    ("reconnected", 1_000),
+    ("renewal failed", 5_000),
+    ("messages may not arrive", 5_000),
+];
+
+/// What is a warning in calm weather too.
+const MAY_WARN: [&str; 4] = [
+    "lost",
+    "lost more",
+    "a call waits for another owner",
+    "the place in the queue was lost",
+];
+
+/// Notes what a process reports, unless the judge itself has it drop something.
+pub fn report(warns: bool, message: &str, fields: &str) {
+    JUDGE.with(|judge| {
+        if let Ok(mut judge) = judge.try_borrow_mut() {
+            judge.reported(warns, message, fields);
+        }
+    });
+}
+
+impl Judge {
+    fn reported(&mut self, warns: bool, message: &str, fields: &str) {
+        let process = running();
+        // A client has only one of them.
+        let has_one = self.plan().topology == Topology::Single;
+        let said = self.reported.entry(process).or_default();
+        let mut wrong = None;
+        if let Some((paced, apart)) = PACED.iter().find(|(paced, _)| *paced == message) {
+            let server = fields.split(' ').find(|field| field.starts_with("server="));
+            let last = said
+                .last
+                .insert((paced, server.unwrap_or_default().to_owned()), now());
+            if last.is_some_and(|last| now() < last + apart) && (has_one || server.is_some()) {
+                wrong = Some("again so soon");
+            }
+        }
+        match message {
+            "outage" => said.outages += 1,
+            "outage is over" => said.outages -= 1,
+            "lost" if fields.contains("Closed") => wrong = Some("by a client that closes"),
+            _ => {}
+        }
+        if said.outages > self.servers.len() as i64 {
+            wrong = Some("again and again");
+        }
+        let may = MAY_WARN.iter().any(|may| message.starts_with(may));
+        // Clients connect within the first moments.
+        let is_calm = self.plan().weather == "calm" && self.plan().spread == 0;
+        if warns && !may && is_calm && now() > self.begun + 3_000 {
+            wrong = Some("in calm weather");
+        }
+        if let Some(wrong) = wrong {
+            self.violation(format!("p{process} reports {wrong}: {message}{fields}"));
+        }
+    }
+
+    /// Judges the numbers of a client of a process once nothing is under way, and after its end.
+    pub fn counts(&mut self, process: usize, stats: &Stats, is_closed: bool) {
+        for (kind, numbers) in stats.kinds() {
+            if numbers.waiting > 0 {
+                self.violation(format!(
+                    "p{process} counts {} {kind} calls that wait",
+                    numbers.waiting
+                ));
+            }
+            if is_closed && numbers.held > 0 {
+                self.violation(format!(
+                    "p{process} counts {} {kind} holds after its end",
+                    numbers.held
+                ));
+            }
+        }
+    }
+}

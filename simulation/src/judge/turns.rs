@@ -1,0 +1,134 @@
+//! What is judged of those that wait, by the data of servers: that they are told, and have the lock in turn.
+
+use redlatch::Stored;
+
+use super::Judge;
+use super::data::Stood;
+use crate::plan::Kind;
+
+/// The longest turn of the first in line, and of the one behind it, in milliseconds.
+const TURNS: u64 = 1_900;
+
+/// What stands for Redisson's clients, which listen to the channel of the lock.
+const FOREIGN: &str = "*";
+
+/// A message: its channel, its text, and how many heard it.
+type Told = (Vec<u8>, Vec<u8>, usize);
+
+impl Judge {
+    /// Judges what a command did to those that wait.
+    pub(super) fn queued(
+        &mut self,
+        (name, left): (usize, u64),
+        stood: &Stood,
+        (lock, line): (Option<&Stored>, Option<&Stored>),
+        told: &[Told],
+    ) {
+        let (is_taken, is_freed) = (
+            stood.lock.is_none() && lock.is_some(),
+            stood.lock.is_some() && lock.is_none(),
+        );
+        let (before, after) = (members(stood.line.as_ref()), members(line));
+        let wrong = match self.plan().names[name].kind {
+            Kind::Reentrant | Kind::Fenced | Kind::Spin | Kind::Leader => {
+                if is_taken {
+                    overtaken(&before, &after, client(lock)).or_else(|| lasting(told, left))
+                } else if is_freed {
+                    let first = after.first().filter(|first| *first != FOREIGN);
+                    // Who spins comes by itself.
+                    let is_silent = self.plan().names[name].kind == Kind::Spin
+                        && self.names[name].forced.is_some();
+                    untold(first.filter(|_| !is_silent), told, "it is free")
+                } else {
+                    let moved = before.iter().position(|one| !after.contains(one));
+                    // Those behind the third learn it in their turn.
+                    let moved = moved.filter(|at| *at < 3).and_then(|at| after.get(at));
+                    let lasts = left.max(TURNS);
+                    untold(moved, told, "it moved up").or_else(|| lasting(told, lasts))
+                }
+            }
+            Kind::Fair if is_taken => overtaken(&before, &after, owner(lock)),
+            Kind::Fair if is_freed && !after.is_empty() && told.is_empty() => {
+                Some("nobody in the queue is told that it is free".to_owned())
+            }
+            Kind::ReadWrite | Kind::Latch if is_freed && told.is_empty() => {
+                Some("nobody is told that it is free".to_owned())
+            }
+            Kind::Counted | Kind::Expirable => self.permits_told(name, stood, lock, told),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let shown = &self.plan().names[name].name;
+            let text = format!("{shown}: {wrong}; {before:?} before, {after:?} after");
+            self.violation(text);
+        }
+    }
+
+    /// Judges the number of free permits.
+    fn permits_told(
+        &self,
+        name: usize,
+        stood: &Stood,
+        lock: Option<&Stored>,
+        told: &[Told],
+    ) -> Option<String> {
+        let count = |one: Option<&Stored>| one?.parts[0].1.parse::<i64>().ok();
+        let (before, after) = (count(stood.lock.as_ref())?, count(lock)?);
+        if !(0..=i64::from(self.plan().names[name].total)).contains(&after)
+            && self.excuse(name, 0).is_none()
+        {
+            return Some(format!("{after} permits are free"));
+        }
+        // Permits whose leases have ended may be told of, and taken at once.
+        let count = |text: &[u8]| str::from_utf8(text).ok()?.parse::<i64>().ok();
+        let is_told = told.iter().any(|(_, text, _)| count(text) >= Some(after));
+        (after > before && !is_told)
+            .then(|| format!("nobody is told that {after} permits are free"))
+    }
+}
+
+fn members(line: Option<&Stored>) -> Vec<String> {
+    let parts = line.map_or(&[][..], |line| &line.parts);
+    parts.iter().map(|(member, _)| member.clone()).collect()
+}
+
+/// Returns the client that has a lock.
+fn client(lock: Option<&Stored>) -> Option<&str> {
+    let field = lock?
+        .parts
+        .iter()
+        .find_map(|(field, _)| field.strip_prefix('|').filter(|rest| rest.contains('/')))?;
+    field.split(':').next()
+}
+
+/// Returns the owner that has a lock.
+fn owner(lock: Option<&Stored>) -> Option<&str> {
+    let mut fields = lock?.parts.iter().map(|(field, _)| &**field);
+    fields.find(|field| !field.starts_with('|'))
+}
+
+/// Whether somebody has a lock ahead of the first that waits.
+fn overtaken(before: &[String], after: &[String], by: Option<&str>) -> Option<String> {
+    let first = before.first()?;
+    // Redisson's clients may not come, so their turn keeps nobody out who does not wait.
+    let is_overtaken = first != FOREIGN && by != Some(first) && after.contains(first);
+    is_overtaken.then(|| format!("{by:?} has it ahead of {first}"))
+}
+
+/// Whether a waiter is told of a longer time than the lock, or a turn, lasts.
+fn lasting(told: &[Told], left: u64) -> Option<String> {
+    told.iter().find_map(|(_, text, _)| {
+        let text = str::from_utf8(text).ok()?;
+        let next: u64 = text.strip_prefix("next:")?.parse().ok()?;
+        (next > left + 5).then(|| format!("{text} is told, and it ends in {left} ms"))
+    })
+}
+
+/// Whether a waiter is not told what it waits for.
+fn untold(whom: Option<&String>, told: &[Told], what: &str) -> Option<String> {
+    let whom = whom?;
+    let channel = format!(":{whom}");
+    let mut channels = told.iter().map(|(channel, ..)| channel);
+    let is_told = channels.any(|one| one.ends_with(channel.as_bytes()));
+    (!is_told).then(|| format!("{whom} is not told that {what}"))
+}
