@@ -13,8 +13,8 @@
 -- Returns adopted, hold count: the share is reached; the hold count is the same as before, less the levels that this
 --   client held by another acquisition id until their lease ended
 -- Returns changed: the field no longer holds what was read; nothing was changed
--- Returns absent: the owner holds nothing, or this client holds the lock by another acquisition id, or lacks more than
---   that level of the share: it has less than it counts
+-- Returns absent: the owner holds nothing, or this client holds the lock by another acquisition id, or counts no level,
+--   or lacks more than that level of the share: it has less than it counts
 -- Returns wrong_kind: the key is not a lock of this shape, or the field to take from records no share
 -- Publishes nothing
 
@@ -36,14 +36,15 @@ end
 
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), names_owner(ARGV[2])
 local missing = tonumber(ARGV[4]) - share
-if missing > 1 then
+-- A hold of which others have taken every level is gone. Recorded with none, it would have levels to take.
+if missing > 1 or share + missing < 1 then
   return from_primary {'absent'}
 elseif missing == 1 then
   if source ~= ARGV[7] then
     return from_primary {'changed'}
   end
   local number, held, held_until = record_of(source)
-  if ARGV[6] ~= ARGV[1] and not number then
+  if ARGV[6] ~= ARGV[1] and tonumber(held or 0) < 1 then
     return from_primary {'wrong_kind'}
   end
   local counted, taken = record_of(redis.call('HGET', KEYS[1], '|' .. ARGV[6]))

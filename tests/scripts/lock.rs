@@ -530,7 +530,7 @@ fn level_is_adopted_from_no_record_that_cannot_be_read() {
     let mut scene = Scene::new();
     let [field, mine, number] = hold(HERE, "req-7", 1);
     let [_, theirs, _] = hold(THERE, "req-7", 2);
-    for poison in ["foo:1", "h2:1:x", "h2"] {
+    for poison in ["foo:1", "h2:1:x", "h2", "h2:0:9"] {
         scene.does(&["FLUSHALL"]);
         scene.does(&["HSET", "k", &field, "1", &theirs, poison]);
         let before = scene.record();
@@ -542,6 +542,20 @@ fn level_is_adopted_from_no_record_that_cannot_be_read() {
         );
         assert_eq!(scene.record(), before, "{poison}");
     }
+}
+
+#[test]
+fn client_that_counts_no_level_is_recorded_with_none() {
+    let mut scene = Scene::new();
+    let [field, mine, number] = hold(HERE, "req-7", 1);
+    let [_, theirs, other] = hold(THERE, "req-7", 2);
+    let record = format!("{other}:1:9999999999999");
+    scene.does(&["HSET", "k", &field, "1", &theirs, &record]);
+    scene.does(&["PEXPIRE", "k", "30000"]);
+    let before = scene.record();
+    let args = [&*field, &mine, &number, "0", "60000", &theirs, &record].map(str::to_owned);
+    assert_eq!(scene.run("lock_adopt", &words("k"), &args), "absent");
+    assert_eq!(scene.record(), before);
 }
 
 #[test]

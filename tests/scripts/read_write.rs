@@ -1271,8 +1271,11 @@ fn adopted_level_changes_hands_and_counts_once() {
             let adopted = scene.adopt(&two, 1, 0, level, held);
             assert_eq!(adopted, answer("changed", []), "{level} {held}");
         }
-        let adopted = scene.adopt(&two, 2, 0, 1, &record);
-        assert_eq!(adopted, answer("absent", []), "two are missing");
+        for share in [2, 0] {
+            let adopted = scene.adopt(&two, share, 60_000, 1, &record);
+            assert_eq!(adopted, answer("absent", []), "two are missing, or none");
+        }
+        scene.is_near("k", LEASE);
         assert_eq!(scene.adopt(&two, 1, 0, 1, &record), answer("adopted", [1]));
         scene.is_near(&one.level(1), LEASE);
         assert_eq!(scene.text(&one.level(1)), Some(two.number.clone()));
