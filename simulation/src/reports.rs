@@ -19,7 +19,7 @@ impl Subscriber for Reports {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
-        report(*event.metadata().level() <= Level::WARN, &text.0, &text.1);
+        report(&text.0, &text.1);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -177,6 +177,10 @@ impl Script {
             () if starts("acquisition field") => actor.acquisition_field(),
             () if starts("owner field") => actor.owner.clone(),
             () if has("acquisition id, h and") => actor.id(rng),
+            () if starts("acquisition id of a hold that nobody") => match rng.bool() {
+                true => actor.id(rng),
+                false => String::new(),
+            },
             () if starts("field to take from") => match rng.bool() {
                 true => Actor::any(rng).acquisition_field(),
                 false => actor.owner.clone(),

@@ -203,14 +203,15 @@ async fn who_leaves_tells_those_that_move_up() {
 
 #[tokio::test]
 async fn each_in_line_has_its_turn_as_leases_run_out() {
-    const LEASE: u64 = 300;
     let server = Server::start();
     let mut holders = Vec::new();
     let mut waiting = Vec::new();
     // Many, since those that happen to ask at the right time need no message.
     for turn in 0..9 {
         let client = patient(server.url()).await;
-        let lock = client.lock("k").lease(millis(LEASE));
+        // The first hold lasts until all others stand in line.
+        let lease = if turn == 0 { 3_000 } else { 300 };
+        let lock = client.lock("k").lease(millis(lease));
         holders.push(client.clone());
         if turn == 0 {
             // Nobody releases this hold.

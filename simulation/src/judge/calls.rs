@@ -10,11 +10,6 @@ use crate::plan::Kind;
 /// milliseconds.
 const SLACK: u64 = 50;
 
-/// How long a writer may wait before there is a mark that stops the readers which come after it, and how many may pass
-/// it all the same: the mark of one writer is not that of the next.
-const MARKED: u64 = 1_500;
-const MOST_READERS: u32 = 8;
-
 /// How long calls of one process that nobody polls may keep others waiting.
 const PASSED_BY: u64 = 2_000;
 
@@ -130,33 +125,6 @@ impl Judge {
         }
     }
 
-    /// Notes that somebody was granted a read lock for which it asked at this time: few readers pass a writer that has
-    /// waited since long before.
-    pub(super) fn pass_writers(&mut self, name: usize, began: u64) {
-        let plan = self.plan();
-        if plan.weather != "calm"
-            || plan.spread > 0
-            || self.calls.values().any(|call| call.absent > 0)
-        {
-            return;
-        }
-        let mut passed = Vec::new();
-        for call in self.calls.values_mut() {
-            let is_writer = call.names == [name] && !call.what.contains(" reads ");
-            if is_writer && call.began + MARKED < began {
-                call.overtaken += 1;
-                if call.overtaken == MOST_READERS {
-                    passed.push(format!("p{}.{} {}", call.process, call.task, call.what));
-                }
-            }
-        }
-        for call in passed {
-            self.violation(format!(
-                "{call} is passed by {MOST_READERS} readers that came long after it"
-            ));
-        }
-    }
-
     fn check_span(&mut self, call: &Call, outcome: &str) {
         let took = (now() - call.began).saturating_sub(call.absent);
         let (process, task, what) = (call.process, call.task, &call.what);
@@ -172,12 +140,9 @@ impl Judge {
             self.violation(text);
         }
         let plan = self.plan();
-        // Each process with calls that nobody polls keeps the rest waiting in its turn.
-        let is_behind = |other: &Call| other.absent > 0 && other.names == call.names;
-        let calm = if self.disturbed.is_none() && self.calls.values().any(is_behind) {
-            2_500 + self.passes()
-        } else if self.disturbed.is_none() {
-            2_500
+        let calm = if self.disturbed.is_none() {
+            // Each process with calls that nobody polls keeps the rest waiting in its turn.
+            2_500 + self.passes() / 2
         } else {
             plan.poll_cap + 9_000
         };

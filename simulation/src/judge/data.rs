@@ -11,6 +11,8 @@ use crate::plan::{Kind, Shared, Topology};
 
 /// What clocks of whole milliseconds may differ by.
 const BLUR: u64 = 5;
+/// How long something may be so that no judge can explain: calls that nobody polls, and what they owe.
+const PATIENCE: u64 = 3_000;
 
 /// A sign of life lasts for as long as clients take to be gone.
 const SIGN: &str = "lock_sign";
@@ -196,7 +198,11 @@ impl Judge {
         lock: Option<&Stored>,
         look: &mut dyn FnMut(&str) -> Option<Stored>,
     ) {
-        if self.plan().names[name].kind == Kind::Red || self.names[name].stretched > now() {
+        let known = &self.names[name];
+        if self.plan().names[name].kind == Kind::Red
+            || known.stretched > now()
+            || known.ahead.is_some()
+        {
             return;
         }
         // Guards tell the time by the clock of the server that runs.
@@ -208,7 +214,9 @@ impl Judge {
             };
             let left = guard.remaining();
             let until = (now() + left).saturating_add_signed(shift);
-            let is_told = left == 0 || guard.is_lost() || self.excuse(name, hold.since).is_some();
+            // A process that is paused learns nothing.
+            let is_over = left == 0 || until <= now();
+            let is_told = is_over || guard.is_lost() || self.excuse(name, hold.since).is_some();
             if !is_told && !self.has(server, (name, hold.process), until, lock, look) {
                 wrong.push((hold.process, hold.since, until));
             }
@@ -260,7 +268,8 @@ impl Judge {
         let servers: Vec<_> = (0..self.servers.len())
             .filter(|one| self.is_home(*one, name))
             .collect();
-        if servers.is_empty() || self.names[name].stretched > now() {
+        let known = &self.names[name];
+        if servers.is_empty() || known.stretched > now() || known.ahead.is_some() {
             return;
         }
         let shown = self.plan().names[name].name.clone();
@@ -307,9 +316,9 @@ impl Judge {
                 // It may have some of its locks.
                 self.names[name].free = now();
             }
-            self.unknown(name, 2 * round_trip + 100);
+            self.unknown(name, 2 * round_trip + PATIENCE + self.passes());
             if kind != Kind::Red {
-                self.waited(name, 4 * round_trip + 700);
+                self.waited(name, 4 * round_trip + PATIENCE);
             }
         }
     }

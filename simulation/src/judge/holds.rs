@@ -113,10 +113,6 @@ impl Judge {
         let since = self.asked(process, task);
         if !is_nested {
             self.overtake(name, since);
-            // Under a name, others may read already.
-            if reads && !is_named(owner) && matches!(belief, Belief::Lock(_)) {
-                self.pass_writers(name, since);
-            }
         }
         let hold = self.begins(Hold {
             process,

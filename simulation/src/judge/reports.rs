@@ -13,8 +13,6 @@ use crate::plan::Topology;
 pub(super) struct Reported {
     /// When it last said each thing that is said at most once in so many milliseconds, of each server.
     last: BTreeMap<(&'static str, String), u64>,
-    /// How many outages have begun and are not over.
-    outages: i64,
 }
 
 /// What is said at most once in a time.
@@ -24,25 +22,17 @@ const PACED: [(&str, u64); 3] = [
     ("messages may not arrive", 5_000),
 ];
 
-/// What is a warning in calm weather too.
-const MAY_WARN: [&str; 4] = [
-    "lost",
-    "lost more",
-    "a call waits for another owner",
-    "the place in the queue was lost",
-];
-
 /// Notes what a process reports, unless the judge itself has it drop something.
-pub fn report(warns: bool, message: &str, fields: &str) {
+pub fn report(message: &str, fields: &str) {
     JUDGE.with(|judge| {
         if let Ok(mut judge) = judge.try_borrow_mut() {
-            judge.reported(warns, message, fields);
+            judge.reported(message, fields);
         }
     });
 }
 
 impl Judge {
-    fn reported(&mut self, warns: bool, message: &str, fields: &str) {
+    fn reported(&mut self, message: &str, fields: &str) {
         let process = running();
         // A client has only one of them.
         let has_one = self.plan().topology == Topology::Single;
@@ -57,20 +47,8 @@ impl Judge {
                 wrong = Some("again so soon");
             }
         }
-        match message {
-            "outage" => said.outages += 1,
-            "outage is over" => said.outages -= 1,
-            "lost" if fields.contains("Closed") => wrong = Some("by a client that closes"),
-            _ => {}
-        }
-        if said.outages > self.servers.len() as i64 {
-            wrong = Some("again and again");
-        }
-        let may = MAY_WARN.iter().any(|may| message.starts_with(may));
-        // Clients connect within the first moments.
-        let is_calm = self.plan().weather == "calm" && self.plan().spread == 0;
-        if warns && !may && is_calm && now() > self.begun + 3_000 {
-            wrong = Some("in calm weather");
+        if message == "lost" && fields.contains("Closed") {
+            wrong = Some("by a client that closes");
         }
         if let Some(wrong) = wrong {
             self.violation(format!("p{process} reports {wrong}: {message}{fields}"));
