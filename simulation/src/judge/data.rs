@@ -269,7 +269,9 @@ impl Judge {
             .filter(|one| self.is_home(*one, name))
             .collect();
         let known = &self.names[name];
-        if servers.is_empty() || known.stretched > now() || known.ahead.is_some() {
+        // A server may lose what it granted while others are asked.
+        let is_shaken = is_red && self.disturbed.is_some();
+        if servers.is_empty() || is_shaken || known.stretched > now() || known.ahead.is_some() {
             return;
         }
         let shown = self.plan().names[name].name.clone();
