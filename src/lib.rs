@@ -197,7 +197,7 @@ pub use loss::LossReason;
 pub use memory::MemoryServer;
 #[cfg(feature = "memory")]
 #[doc(hidden)]
-pub use memory::{Seen, Stored};
+pub use memory::{Stored, Watched};
 pub use owner::Owner;
 pub use scope::Scoped;
 

@@ -41,11 +41,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("memory::reply", ""),
         ("memory::value", ""),
         ("memory::keys", "memory::reply memory::value"),
+        ("memory::watched", "memory::keys memory::value"),
         ("memory::connection", "memory::keys memory::reply"),
         ("memory::life", "clock memory::argument memory::reply"),
         (
             "memory::data",
-            "clock memory::argument memory::connection memory::keys memory::life memory::reply",
+            "clock memory::argument memory::connection memory::keys memory::life memory::reply memory::watched",
         ),
         (
             "memory::channels",
@@ -69,7 +70,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "memory::simulated",
-            "clock memory memory::channels memory::reply",
+            "clock memory memory::channels memory::reply memory::watched",
         ),
         (
             "memory::state",

@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::keys::{Database, Keys};
 use super::life::Life;
 use super::reply::{Answer, Refusal, Reply};
-use super::simulated::{Told, Watcher};
+use super::watched::{Publication, Watched, Watcher};
 use crate::clock::unix_time;
 
 /// All data of a server.
@@ -29,10 +29,27 @@ pub(super) struct Data {
     /// What looks at each command, in a simulation.
     pub(super) watcher: Option<Watcher>,
     /// What the present command has published, if anything looks.
-    pub(super) told: Vec<Told>,
+    pub(super) told: Vec<Publication>,
 }
 
 impl Data {
+    /// Shows a command of a connection to whoever watches.
+    pub(super) fn show(&mut self, id: u64, words: Args<'_>, is_over: bool) {
+        let Some(Watcher(watch)) = self.watcher.clone() else {
+            return;
+        };
+        let told = std::mem::take(&mut self.told);
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        watch(&mut Watched {
+            words,
+            told: is_over.then_some(told),
+            now: self.now.as_millis() as u64,
+            keys: self.databases.entry(connection.database).or_default(),
+        });
+    }
+
     pub(super) fn new(ahead: i64) -> Self {
         let now = shifted(unix_time(), ahead);
         Self {

@@ -8,7 +8,6 @@ use super::connection::{Connection, Queued};
 use super::data::Data;
 use super::reply::{Answer, Refusal, Reply};
 use super::scripts::{ScriptCall, Scripts};
-use super::simulated;
 use super::table::{self, miscounted};
 
 /// A connection whose command is carried out.
@@ -23,11 +22,11 @@ impl Dialogue<'_> {
     pub(super) fn carry_out(&mut self, words: Args<'_>) {
         self.data.read_clock();
         let name = upper(words.first().map_or(&[][..], Vec::as_slice));
-        simulated::show(self.data, self.id, words, false);
+        self.data.show(self.id, words, false);
         for reply in self.replies(&name, words) {
             self.data.send(self.id, reply);
         }
-        simulated::show(self.data, self.id, words, true);
+        self.data.show(self.id, words, true);
     }
 
     fn replies(&mut self, name: &str, words: Args<'_>) -> Vec<Reply> {

@@ -28,6 +28,7 @@ mod state;
 mod table;
 mod texts;
 mod value;
+mod watched;
 
 use std::fmt;
 use std::io;
@@ -37,9 +38,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 
 pub(crate) use pipe::MemoryStream;
-#[doc(hidden)]
-pub use simulated::{Seen, Stored};
 use state::State;
+#[doc(hidden)]
+pub use watched::{Stored, Watched};
 
 /// A server in memory, for tests of code that uses locks.
 ///

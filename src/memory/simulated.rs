@@ -1,99 +1,13 @@
 //! What a simulation of whole fleets asks of a server, besides the faults that tests have: see the crate `simulation`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::MemoryServer;
-use super::argument::Args;
 use super::channels;
-use super::data::Data;
-use super::keys::{Database, Keys};
 use super::reply::Refusal;
-use super::value::Value;
+use super::watched::{Stored, Watched, Watcher};
 use crate::clock;
-
-/// A message that was published: its channel, its text, and how many heard it.
-pub(super) type Told = (Vec<u8>, Vec<u8>, usize);
-
-/// What looks at each command, once before it is carried out and once after it.
-#[derive(Clone)]
-pub(super) struct Watcher(Arc<dyn Fn(&mut Seen<'_>) + Send + Sync>);
-
-impl fmt::Debug for Watcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
-    }
-}
-
-/// A command, and the data of the server before or after it.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Seen<'a> {
-    pub words: &'a [Vec<u8>],
-    /// What it has published. `None` before it is carried out.
-    pub told: Option<Vec<Told>>,
-    /// The server's clock, in milliseconds since 1970.
-    pub now: u64,
-    keys: &'a mut Database,
-}
-
-/// What is stored under a key: fields, members with their scores, entries of a list, or a text, and when it ends.
-#[doc(hidden)]
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    pub parts: Vec<(String, String)>,
-    /// In milliseconds since 1970, by the server's clock. `None` if it never ends.
-    pub ends: Option<u64>,
-}
-
-impl Seen<'_> {
-    /// Returns what is stored under a key.
-    pub fn stored(&mut self, key: &str) -> Option<Stored> {
-        let (now, database) = (self.now, &mut *self.keys);
-        stored(&mut Keys { database, now }, key)
-    }
-}
-
-fn stored(keys: &mut Keys<'_>, key: &str) -> Option<Stored> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let entry = keys.entry(key.as_bytes())?;
-    let parts = match &entry.value {
-        Value::Text(one) => vec![(String::new(), text(one))],
-        Value::Hash(hash) => {
-            let fields = hash.0.iter();
-            fields.map(|(one, two)| (text(one), text(two))).collect()
-        }
-        Value::List(list) => list.iter().map(|one| (text(one), String::new())).collect(),
-        Value::Sorted(sorted) => {
-            let members = sorted.0.iter();
-            members
-                .map(|(member, score)| (text(member), score.to_string()))
-                .collect()
-        }
-    };
-    Some(Stored {
-        parts,
-        ends: entry.ends,
-    })
-}
-
-/// Shows a command of a connection to whoever watches.
-pub(super) fn show(data: &mut Data, id: u64, words: Args<'_>, is_over: bool) {
-    let Some(Watcher(watch)) = data.watcher.clone() else {
-        return;
-    };
-    let told = std::mem::take(&mut data.told);
-    let Some(connection) = data.connections.get(&id) else {
-        return;
-    };
-    watch(&mut Seen {
-        words,
-        told: is_over.then_some(told),
-        now: data.now.as_millis() as u64,
-        keys: data.databases.entry(connection.database).or_default(),
-    });
-}
 
 #[doc(hidden)]
 impl MemoryServer {
@@ -166,13 +80,13 @@ impl MemoryServer {
     }
 
     /// Shows each command of a connection to `watch`, once before it is carried out and once after it.
-    pub fn watch(&self, watch: impl Fn(&mut Seen<'_>) + Send + Sync + 'static) {
+    pub fn watch(&self, watch: impl Fn(&mut Watched<'_>) + Send + Sync + 'static) {
         self.with(|state| state.data.watcher = Some(Watcher(Arc::new(watch))));
     }
 
     /// Returns what is stored under a key of the first database.
     pub fn stored(&self, key: &str) -> Option<Stored> {
-        self.with(|state| stored(&mut state.data.keys(0), key))
+        self.with(|state| Stored::read(&mut state.data.keys(0), key))
     }
 
     /// Refuses all scripts and all commands about keys with this text, or no longer.

@@ -1,7 +1,7 @@
 //! What is judged of the data of servers: that a lock ends by itself, that the server has what a guard believes, and
 //! that nothing stays there of which nobody knows.
 
-use redlatch::{Seen, Stored};
+use redlatch::{Stored, Watched};
 
 use super::calls::UNENDING;
 use super::{Belief, Call, Judge};
@@ -36,7 +36,7 @@ pub(super) struct Stood {
 
 impl Judge {
     /// A server carries out a command, or has done so.
-    pub fn saw(&mut self, server: usize, seen: &mut Seen<'_>) {
+    pub fn saw(&mut self, server: usize, seen: &mut Watched<'_>) {
         self.heard[server] = (now(), seen.now);
         let Some(told) = seen.told.take() else {
             self.stood = self.found(server, seen);
@@ -65,7 +65,7 @@ impl Judge {
     }
 
     /// Returns what a command is about.
-    fn found(&self, server: usize, seen: &mut Seen<'_>) -> Vec<Stood> {
+    fn found(&self, server: usize, seen: &mut Watched<'_>) -> Vec<Stood> {
         let names = &self.plan().names;
         let meant = (0..names.len()).filter(|name| {
             let key = names[*name].name.as_bytes();
@@ -153,7 +153,7 @@ impl Judge {
         name: usize,
         stood: &Stood,
         lock: Option<&Stored>,
-        seen: &mut Seen<'_>,
+        seen: &mut Watched<'_>,
     ) {
         if self.plan().weather != "calm" {
             return;

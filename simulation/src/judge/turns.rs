@@ -13,7 +13,7 @@ const TURNS: u64 = 1_900;
 const FOREIGN: &str = "*";
 
 /// A message: its channel, its text, and how many heard it.
-type Told = (Vec<u8>, Vec<u8>, usize);
+type Publication = (Vec<u8>, Vec<u8>, usize);
 
 impl Judge {
     /// Judges what a command did to those that wait.
@@ -22,7 +22,7 @@ impl Judge {
         (name, left): (usize, u64),
         stood: &Stood,
         (lock, line): (Option<&Stored>, Option<&Stored>),
-        told: &[Told],
+        told: &[Publication],
     ) {
         let (is_taken, is_freed) = (
             stood.lock.is_none() && lock.is_some(),
@@ -70,7 +70,7 @@ impl Judge {
         name: usize,
         stood: &Stood,
         lock: Option<&Stored>,
-        told: &[Told],
+        told: &[Publication],
     ) -> Option<String> {
         let count = |one: Option<&Stored>| one?.parts[0].1.parse::<i64>().ok();
         let (before, after) = (count(stood.lock.as_ref())?, count(lock)?);
@@ -116,7 +116,7 @@ fn overtaken(before: &[String], after: &[String], by: Option<&str>) -> Option<St
 }
 
 /// Whether a waiter is told of a longer time than the lock, or a turn, lasts.
-fn lasting(told: &[Told], left: u64) -> Option<String> {
+fn lasting(told: &[Publication], left: u64) -> Option<String> {
     told.iter().find_map(|(_, text, _)| {
         let text = str::from_utf8(text).ok()?;
         let next: u64 = text.strip_prefix("next:")?.parse().ok()?;
@@ -125,7 +125,7 @@ fn lasting(told: &[Told], left: u64) -> Option<String> {
 }
 
 /// Whether a waiter is not told what it waits for.
-fn untold(whom: Option<&String>, told: &[Told], what: &str) -> Option<String> {
+fn untold(whom: Option<&String>, told: &[Publication], what: &str) -> Option<String> {
     let whom = whom?;
     let channel = format!(":{whom}");
     let mut channels = told.iter().map(|(channel, ..)| channel);
