@@ -6,7 +6,7 @@
 //! waiter up. Only the one that takes it out may act on the grant.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -15,6 +15,9 @@ use super::hold::Hold;
 use crate::clock::BootInstant;
 use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
+
+/// How many accepted grants are remembered: more than are accepted while an answer is read.
+const ACCEPTED: usize = 1_024;
 
 /// The holds of this client that stand in server queues, by their acquisition ids.
 ///
@@ -27,8 +30,9 @@ pub(crate) struct Grants(Mutex<PendingGrants>);
 struct PendingGrants {
     /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
     waiting: HashMap<u64, PendingGrant>,
-    /// Those whose waiter has accepted the grant and is about to enter the hold in the local lock.
-    accepted: BTreeSet<u64>,
+    /// The last [`ACCEPTED`] whose waiters have accepted a grant. Such a waiter may enter its hold in the local lock, and
+    /// release it, before the code that was told of the grant looks for either.
+    accepted: VecDeque<u64>,
     /// By lock, the holds that have a place. A keeper, the heartbeat task, runs for each lock in this map.
     ///
     /// An entry without holds remains until its keeper notices and ends.
@@ -203,7 +207,7 @@ impl Grants {
         self.lock().waiting.contains_key(&number)
     }
 
-    /// Whether a waiter of this process has this acquisition id, or has just accepted its grant.
+    /// Whether a waiter of this process has this acquisition id, or has lately accepted its grant.
     pub(super) fn is_known(&self, number: u64) -> bool {
         let state = self.lock();
         state.waiting.contains_key(&number) || state.accepted.contains(&number)
@@ -301,9 +305,14 @@ impl Expected {
 
     /// Accepts a grant, however it became known. Returns `false` if the hold was given up in the meantime.
     ///
-    /// On `true`, the waiter owns the hold and its `Undo`. It keeps this until the hold is in the local lock.
+    /// On `true`, the waiter owns the hold and its `Undo`.
     pub(crate) fn claim(&self) -> bool {
-        self.grants.lock().accepted.insert(self.number);
+        let mut state = self.grants.lock();
+        state.accepted.push_back(self.number);
+        if state.accepted.len() > ACCEPTED {
+            state.accepted.pop_front();
+        }
+        drop(state);
         self.grants.take(self.number, |_| true).is_some()
     }
 }
@@ -311,6 +320,5 @@ impl Expected {
 impl Drop for Expected {
     fn drop(&mut self) {
         drop(self.grants.take(self.number, |_| true));
-        self.grants.lock().accepted.remove(&self.number);
     }
 }

@@ -28,7 +28,7 @@ impl Releaser {
     /// Handles a request sent at `sent` that has moved the lock of `place` to the hold with this acquisition id.
     pub(super) fn granted(self: &Arc<Self>, place: &HoldKey, number: &str, sent: BootInstant) {
         self.tell_holder(number, GrantNews::Granted(sent));
-        // Asked in this order: who accepts a grant is known by it until its hold is in the local lock.
+        // It may have accepted the grant, and even be releasing the hold: then a release of ours would look like a loss.
         let is_known = |it: u64| self.grants.is_known(it) || self.has(place, it);
         if numeral(number).is_some_and(|it| !is_known(it)) {
             self.give_back(place.clone(), number.to_owned());

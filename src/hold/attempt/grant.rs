@@ -84,9 +84,12 @@ impl Attempt<'_> {
         tokens: Option<Tokens>,
     ) -> Result<Attempted, Error> {
         // Either this waiter or the code that gives it up takes the hold out of the map, and only that one may act on
-        // the grant. Kept until the hold is in the local lock: until then, only this knows of it.
-        let expected = self.expected.take();
-        if expected.as_ref().is_some_and(|expected| !expected.claim()) {
+        // the grant.
+        if self
+            .expected
+            .take()
+            .is_some_and(|expected| !expected.claim())
+        {
             return Ok(Attempted::Yielded);
         }
         // A read-write lock is granted to its owner under a second acquisition id too, if one of two calls of that
