@@ -10,14 +10,15 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::hold::Hold;
 use crate::clock::BootInstant;
 use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
 
-/// How many accepted grants are remembered: more than are accepted while an answer is read.
-const ACCEPTED: usize = 1_024;
+/// How long an accepted grant is remembered: longer than from there to its hold in the local lock, or to its release.
+const LATELY: Duration = Duration::from_secs(1);
 
 /// The holds of this client that stand in server queues, by their acquisition ids.
 ///
@@ -30,9 +31,9 @@ pub(crate) struct Grants(Mutex<PendingGrants>);
 struct PendingGrants {
     /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
     waiting: HashMap<u64, PendingGrant>,
-    /// The last [`ACCEPTED`] whose waiters have accepted a grant. Such a waiter may enter its hold in the local lock, and
-    /// release it, before the code that was told of the grant looks for either.
-    accepted: VecDeque<u64>,
+    /// Those whose waiters have accepted a grant [`LATELY`], and when. Such a waiter may enter its hold in the local lock,
+    /// and release it, before the code that was told of the grant looks for either.
+    accepted: VecDeque<(u64, BootInstant)>,
     /// By lock, the holds that have a place. A keeper, the heartbeat task, runs for each lock in this map.
     ///
     /// An entry without holds remains until its keeper notices and ends.
@@ -209,8 +210,10 @@ impl Grants {
 
     /// Whether a waiter of this process has this acquisition id, or has lately accepted its grant.
     pub(super) fn is_known(&self, number: u64) -> bool {
-        let state = self.lock();
-        state.waiting.contains_key(&number) || state.accepted.contains(&number)
+        let mut state = self.lock();
+        state.forget_accepted();
+        let mut accepted = state.accepted.iter();
+        accepted.any(|(it, _)| *it == number) || state.waiting.contains_key(&number)
     }
 
     /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.
@@ -249,6 +252,16 @@ impl Grants {
 
     fn lock(&self) -> MutexGuard<'_, PendingGrants> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingGrants {
+    fn forget_accepted(&mut self) {
+        let now = BootInstant::now();
+        let is_old = |(_, since): &(u64, BootInstant)| since.until(now) >= LATELY;
+        while self.accepted.front().is_some_and(is_old) {
+            self.accepted.pop_front();
+        }
     }
 }
 
@@ -308,10 +321,8 @@ impl Expected {
     /// On `true`, the waiter owns the hold and its `Undo`.
     pub(crate) fn claim(&self) -> bool {
         let mut state = self.grants.lock();
-        state.accepted.push_back(self.number);
-        if state.accepted.len() > ACCEPTED {
-            state.accepted.pop_front();
-        }
+        state.forget_accepted();
+        state.accepted.push_back((self.number, BootInstant::now()));
         drop(state);
         self.grants.take(self.number, |_| true).is_some()
     }
