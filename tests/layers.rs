@@ -563,7 +563,6 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/local_lock.rs"]),
-    ("foldhash", &["session/local_lock.rs", "session/owners.rs"]),
     ("futures_util", &["admin/", "hold/", "lock/", "session/"]),
     (
         "tracing",

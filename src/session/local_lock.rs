@@ -16,7 +16,6 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use foldhash::fast::RandomState;
 
 use super::hold::Hold;
 use super::left::{Handoff, Left};
@@ -37,7 +36,7 @@ use crate::owner::Owner;
 #[derive(Debug)]
 pub(crate) struct LocalLocks<D>(Arc<Map<D>>);
 
-type Map<D> = DashMap<LocalKey, Arc<LocalLock<D>>, RandomState>;
+type Map<D> = DashMap<LocalKey, Arc<LocalLock<D>>>;
 
 impl<D> Default for LocalLocks<D> {
     fn default() -> Self {

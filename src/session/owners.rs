@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
 use super::hold::Hold;
 use super::local_queue::Ticket;
 use crate::owner::Owner;
@@ -20,8 +18,8 @@ pub(super) struct OwnerTable {
     /// it.
     ///
     /// Separate from the calls, since these may be many, and each call that leaves goes through the holds.
-    holds: HashMap<Owner, Arc<Hold>, RandomState>,
-    calls: HashMap<Owner, Calls, RandomState>,
+    holds: HashMap<Owner, Arc<Hold>>,
+    calls: HashMap<Owner, Calls>,
     /// The number of turns to ask that were taken so far.
     turns: u64,
 }
