@@ -28,16 +28,16 @@
 
 local client, worth = ARGV[1], tonumber(ARGV[4])
 local fields = redis.call('HGETALL', KEYS[1])
-local holder, owner, mine = ''
+local holder, owner, count, mine, record = ''
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
   if field == 'mode' then
     return {'wrong_kind'}
   end
   if string.match(field, '^|([^:]*)') == client then
-    holder, mine = string.match(value, '^h%x+') or '', field
+    holder, mine, record = string.match(value, '^h%x+') or '', field, value
   elseif string.sub(field, 1, 1) ~= '|' then
-    owner = field
+    owner, count = field, value
     if holder == '' then
       local line = line_of(client, redis.call('HGET', KEYS[5], field))
       holder = line and string.match(line, '^h%x+') or ''
@@ -52,8 +52,7 @@ if is_known == 0 then
 end
 local now = share_clock()
 if owner and mine and holder == ARGV[5] then
-  local found = redis.call('HMGET', KEYS[1], owner, mine)
-  local _, is_last = lower(KEYS[1], owner, mine, holder, 0, found)
+  local _, is_last = lower(KEYS[1], owner, mine, holder, 0, {count, record})
   if is_last then
     redis.call('DEL', KEYS[1])
   end

@@ -37,7 +37,7 @@ end
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), names_owner(ARGV[2])
 local missing = tonumber(ARGV[4]) - share
 -- A hold of which others have taken every level is gone. Recorded with none, it would have levels to take.
-if missing > 1 or share + missing < 1 then
+if missing > 1 or tonumber(ARGV[4]) < 1 then
   return from_primary {'absent'}
 elseif missing == 1 then
   if source ~= ARGV[7] then

@@ -34,7 +34,7 @@ local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 local lease, key, left = tonumber(ARGV[4]), level_key(KEYS[2], ARGV[1], ARGV[5]), nil
 local missing = tonumber(ARGV[3]) - #mine
 -- A hold of which others have taken every level is gone.
-if missing > 1 or #mine + missing < 1 then
+if missing > 1 or tonumber(ARGV[3]) < 1 then
   return from_primary {'absent'}
 elseif missing == 1 then
   local is_level = tonumber(ARGV[5]) >= 1 and tonumber(ARGV[5]) <= total

@@ -205,10 +205,8 @@ pub(crate) fn is_beside(key: &str) -> bool {
 /// Applies Redisson's rule: what is next to a key has the key as its hash tag, unless the key contains a hash tag
 /// itself, so that both are in the same cluster slot.
 fn prefixed(prefix: &str, key: &str) -> String {
-    match key.contains('{') {
-        true => [prefix, ":", key].concat(),
-        false => [prefix, ":{", key, "}"].concat(),
-    }
+    let [before, behind] = braces(key);
+    [prefix, ":", before, key, behind].concat()
 }
 
 /// Returns the part of a key that determines its slot in a cluster.
@@ -223,10 +221,15 @@ pub(crate) fn tag(key: &str) -> &str {
 }
 
 fn tagged(key: &str) -> String {
-    if key.contains('{') {
-        key.to_owned()
-    } else {
-        format!("{{{key}}}")
+    let [before, behind] = braces(key);
+    [before, key, behind].concat()
+}
+
+/// Returns what makes a key a hash tag, unless it contains one.
+fn braces(key: &str) -> [&'static str; 2] {
+    match key.contains('{') {
+        true => [""; 2],
+        false => ["{", "}"],
     }
 }
 

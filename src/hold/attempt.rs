@@ -30,7 +30,7 @@ use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
+use crate::options::LeaseTime;
 use crate::protocol::acquired::{Acquired, Standing, WaiterMark};
 use crate::protocol::answer::Ttl;
 use crate::protocol::hold_key::{HoldKey, Kind};
@@ -218,9 +218,8 @@ impl<'a> Attempt<'a> {
 
     /// Limits the next request so that a call that began at `began` takes the time of one request in all.
     pub(crate) fn ends_with_call(&mut self, began: BootInstant) {
-        let spent = began.until(BootInstant::now());
-        let left = self.hold.timeout.saturating_sub(spent);
-        self.budget = self.budget.min(left.max(SHORTEST_TIMEOUT));
+        let left = self.hold.left_after(began.until(BootInstant::now()));
+        self.budget = self.budget.min(left);
     }
 
     /// Sends the acquisition and handles its answer. If others went ahead because nobody polled this call, its `Undo`

@@ -214,7 +214,7 @@ impl AcquireRequest {
     /// Waits for the turn of a hold's record, for less than the time of one request. Also returns since when that time
     /// runs, so that a silent server does not cost several timeouts.
     pub(super) async fn turn(&self, hold: &Hold) -> Result<(Turn, BootInstant), Error> {
-        let answers = || self.client.backend.silence(self.name.key()).is_none();
+        let answers = || self.client.backend.answers(self.name.key());
         let turn = hold.record.turn_since(hold.longest_turn(), answers);
         self.client.unless_closed(turn).await?
     }

@@ -33,6 +33,21 @@ pub(super) struct Data {
 }
 
 impl Data {
+    pub(super) fn new(ahead: i64) -> Self {
+        let now = shifted(unix_time(), ahead);
+        Self {
+            databases: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            life: Life::begin(now),
+            now,
+            ahead,
+            refusal: None,
+            woken: Vec::new(),
+            watcher: None,
+            told: Vec::new(),
+        }
+    }
+
     /// Shows a command of a connection to whoever watches.
     pub(super) fn show(&mut self, id: u64, words: Args<'_>, is_over: bool) {
         let Some(Watcher(watch)) = self.watcher.clone() else {
@@ -48,21 +63,6 @@ impl Data {
             now: self.now.as_millis() as u64,
             keys: self.databases.entry(connection.database).or_default(),
         });
-    }
-
-    pub(super) fn new(ahead: i64) -> Self {
-        let now = shifted(unix_time(), ahead);
-        Self {
-            databases: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            life: Life::begin(now),
-            now,
-            ahead,
-            refusal: None,
-            woken: Vec::new(),
-            watcher: None,
-            told: Vec::new(),
-        }
     }
 
     /// Reads the clock, for a command or a script.

@@ -20,7 +20,8 @@ pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 pub(crate) enum AcquireMode {
     Free,
     JoinOnly,
-    /// The lock is on one of several servers. One of them cannot say who is next, so its turn order is ignored.
+    /// Asks one of several servers for its vote. It does not know who is next on the others, so its turn order does not
+    /// count.
     Vote,
     /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`. When
     /// its turn comes, this process asks `within` that time: after the message if it `hears` of its turn, else by

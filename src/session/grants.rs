@@ -210,10 +210,10 @@ impl Grants {
 
     /// Whether a waiter of this process has this acquisition id, or has lately accepted its grant.
     pub(super) fn is_known(&self, number: u64) -> bool {
-        let mut state = self.lock();
-        state.forget_accepted();
+        let state = self.lock();
         let mut accepted = state.accepted.iter();
-        accepted.any(|(it, _)| *it == number) || state.waiting.contains_key(&number)
+        state.waiting.contains_key(&number)
+            || accepted.any(|(it, since)| *it == number && is_lately(*since))
     }
 
     /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.
@@ -256,13 +256,17 @@ impl Grants {
 }
 
 impl PendingGrants {
-    fn forget_accepted(&mut self) {
-        let now = BootInstant::now();
-        let is_old = |(_, since): &(u64, BootInstant)| since.until(now) >= LATELY;
-        while self.accepted.front().is_some_and(is_old) {
+    /// Remembers a grant that was accepted, and forgets those of long ago.
+    fn accept(&mut self, number: u64) {
+        while self.accepted.front().is_some_and(|it| !is_lately(it.1)) {
             self.accepted.pop_front();
         }
+        self.accepted.push_back((number, BootInstant::now()));
     }
+}
+
+fn is_lately(since: BootInstant) -> bool {
+    since.until(BootInstant::now()) < LATELY
 }
 
 impl PendingGrant {
@@ -320,10 +324,8 @@ impl Expected {
     ///
     /// On `true`, the waiter owns the hold and its `Undo`.
     pub(crate) fn claim(&self) -> bool {
-        let mut state = self.grants.lock();
-        state.forget_accepted();
-        state.accepted.push_back((self.number, BootInstant::now()));
-        drop(state);
+        // Before it is taken out, so that it is known at all times.
+        self.grants.lock().accept(self.number);
         self.grants.take(self.number, |_| true).is_some()
     }
 }

@@ -185,17 +185,10 @@ impl Record {
     }
 
     /// Waits for the turn. Fails if one call keeps it for as long as `limit`. A call behind several others may wait for
-    /// longer, while the server answers them. If it fails, nothing was sent.
-    pub(crate) async fn turn(
-        &self,
-        limit: Duration,
-        answers: impl Fn() -> bool,
-    ) -> Result<Turn, Error> {
-        Ok(self.turn_since(limit, answers).await?.0)
-    }
-
-    /// Does the same, and returns since when it has waited for the last call before it; or since it came, if the server
-    /// does not answer: then each call before this one took the time of a request, and they count together.
+    /// longer, while the server `answers` them. If it fails, nothing was sent.
+    ///
+    /// Also returns since when it has waited for the last call before it; or since it came, if the server does not
+    /// answer: then each call before this one took the time of a request, and they count together.
     pub(crate) async fn turn_since(
         &self,
         limit: Duration,

@@ -122,8 +122,9 @@ impl Releaser {
 
     /// Waits for the turn of a hold's record.
     async fn turn(&self, hold: &Hold) -> Result<Turn, Error> {
-        let answers = || self.backend.silence(hold.key().name.key()).is_none();
-        hold.record.turn(hold.timeout, answers).await
+        let answers = || self.backend.answers(hold.key().name.key());
+        let (turn, _) = hold.record.turn_since(hold.timeout, answers).await?;
+        Ok(turn)
     }
 
     /// Sends a release and waits for the answer, or only waits if it was `written`.
@@ -148,7 +149,7 @@ impl Releaser {
             let answered = request.as_mut().now_or_never();
             if let Some(sending) = sending
                 // A silent server may have no connection, in which case nothing was written.
-                && self.backend.silence(hold.key().name.key()).is_none()
+                && self.backend.answers(hold.key().name.key())
             {
                 Self::is_ahead(hold, sending);
             }
@@ -186,8 +187,8 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. On the heap, since
-    /// the release is large, and not to be a part of either way.
+    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. The release is on
+    /// the heap, since it is large, and would be a part of both ways.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
         release: Pin<Box<impl Future<Output = Result<T, Error>> + Send + 'static>>,

@@ -27,11 +27,14 @@ const GRANT_LIES: Duration = Duration::from_millis(500);
 impl Releaser {
     /// Handles a request sent at `sent` that has moved the lock of `place` to the hold with this acquisition id.
     pub(super) fn granted(self: &Arc<Self>, place: &HoldKey, number: &str, sent: BootInstant) {
-        self.tell_holder(number, GrantNews::Granted(sent));
-        // It may have accepted the grant, and even be releasing the hold: then a release of ours would look like a loss.
+        if self.tell_holder(number, GrantNews::Granted(sent)) {
+            return;
+        }
+        // The waiter may have accepted the grant, and even be releasing the hold. Then a release here would look like a
+        // loss.
         let is_known = |it: u64| self.grants.is_known(it) || self.has(place, it);
         if numeral(number).is_some_and(|it| !is_known(it)) {
-            self.give_back(place.clone(), number.to_owned());
+            self.release_unclaimed(place.clone(), number.to_owned());
         }
     }
 
@@ -41,8 +44,8 @@ impl Releaser {
         local.is_some_and(|local| local.has(number))
     }
 
-    /// Gives back the lock that was moved to a hold that nobody here has. If that fails, the lock is free after a lease.
-    fn give_back(self: &Arc<Self>, place: HoldKey, gone: String) {
+    /// Releases the lock that was moved to a hold that nobody here has. If that fails, the lock is free after a lease.
+    fn release_unclaimed(self: &Arc<Self>, place: HoldKey, gone: String) {
         let releaser = self.clone();
         self.runtime.spawn(async move {
             let Some(call) = fair::give_back(&place, &gone) else {
@@ -62,16 +65,17 @@ impl Releaser {
         });
     }
 
-    /// Tells a waiter whose hold has the lock on the server.
+    /// Tells a waiter whose hold has the lock on the server. Returns `false` if there is no such waiter, or if that is no
+    /// news to it.
     ///
     /// It has a second to accept. If nobody polls it, its hold is given up, along with all others for this lock that
     /// nobody polls. So together they cost the rest one second. They begin again if they are polled later.
-    pub(super) fn tell_holder(self: &Arc<Self>, number: &str, told: GrantNews) {
+    pub(super) fn tell_holder(self: &Arc<Self>, number: &str, told: GrantNews) -> bool {
         // Otherwise the waiter has left, and owes a release of its own; or the grant was told before, by a release or a
         // sign of life, and its limit is already running.
         let is_news = self.grants.tell(number, told);
         let Some(number) = numeral(number).filter(|_| is_news) else {
-            return;
+            return false;
         };
         let releaser = self.clone();
         self.runtime.spawn(async move {
@@ -89,6 +93,7 @@ impl Releaser {
                 releaser.give_up_unpolled(number, &others, since);
             }
         });
+        true
     }
 
     /// Gives up a waiter if nobody polls it. Returns `true` if it was given up or has accepted its grant.

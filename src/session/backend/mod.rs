@@ -306,6 +306,11 @@ impl Backend {
         }
     }
 
+    /// Whether the server of this key has answered since any request to it failed.
+    pub(crate) fn answers(&self, key: &str) -> bool {
+        self.silence(key).is_none()
+    }
+
     /// Whether a caller that can do without a silent server should try it all the same. `true` counts as a try.
     ///
     /// For locks on several servers, which can do without one. The try shows when the server is back.
