@@ -30,6 +30,11 @@ fn runtime() -> Runtime {
     runtime.expect("a runtime")
 }
 
+fn connect(runtime: &Runtime, server: &Server) -> Client {
+    let connected = runtime.block_on(Client::connect(server.url()));
+    connected.expect("the server is up")
+}
+
 async fn lock(client: &Client, kind: Kind) -> Result<LockGuard, Error> {
     match kind {
         Kind::Reentrant => client.lock(NAME).lock().await,
@@ -50,8 +55,7 @@ async fn cycles(client: &Client, kind: Kind, count: u32) {
 #[test]
 fn lock_and_unlock_allocate_no_more_than_they_did() {
     let (server, runtime) = (Server::start(), runtime());
-    let connected = runtime.block_on(Client::connect(server.url()));
-    let client = connected.expect("the server is up");
+    let client = connect(&runtime, &server);
     for (kind, most) in [
         (Kind::Reentrant, 39.0),
         (Kind::Fair, 45.0),
@@ -99,10 +103,7 @@ fn waiting_call_takes_no_more_memory_than_it_did() {
         (Kind::Write, 2_830),
     ] {
         let (server, runtime) = (Server::start(), runtime());
-        let [holder, client] = [(); 2].map(|()| {
-            let connected = runtime.block_on(Client::connect(server.url()));
-            connected.expect("the server is up")
-        });
+        let [holder, client] = [(); 2].map(|()| connect(&runtime, &server));
         let _held = runtime.block_on(lock(&holder, kind)).expect("free");
         let counted = measure(|| runtime.block_on(wait(&client, kind)));
         let each = counted.bytes_current / i64::from(WAITERS);

@@ -118,8 +118,7 @@ pub struct Judge {
     servers: Vec<MemoryServer>,
     /// When each server was last heard of, and its clock then.
     heard: Vec<(u64, u64)>,
-    /// By process.
-    reported: BTreeMap<usize, reports::Reported>,
+    said: reports::Said,
     /// What the present command is about.
     stood: Vec<data::Stood>,
     begun: u64,

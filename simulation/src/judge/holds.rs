@@ -46,11 +46,11 @@ impl Judge {
             self.violation(format!("p{process}.{task} got {shown} with nothing left"));
         }
         // The lock may have been taken by force from this call, before it was polled again.
-        let asked = self.asked(process, task);
+        let since = self.asked(process, task);
         let forced = self.names[name].forced;
-        let was_taken = forced.is_some_and(|forced| forced + PASSED_ON >= asked);
+        let was_taken = forced.is_some_and(|forced| forced + PASSED_ON >= since);
         if let Some(remaining) = remaining
-            && self.excuse(name, asked).is_none()
+            && self.excuse(name, since).is_none()
         {
             self.backed_at_first(name, process, now() + remaining);
         }
@@ -75,18 +75,17 @@ impl Judge {
                 wrong.push((hold.process, hold.since, left));
             }
         }
-        for (other, since, left) in wrong {
-            match was_taken || self.excuse(name, since).is_some() {
+        for (other, begun, left) in wrong {
+            match was_taken || self.excuse(name, begun).is_some() {
                 true => self.figures.permitted += 1,
                 false => self.violation(format!(
-                    "p{process}.{task} got {shown} while p{other} has it since {since} for {left} ms more"
+                    "p{process}.{task} got {shown} while p{other} has it since {begun} for {left} ms more"
                 )),
             }
         }
         if let Some(token) = token {
             let last = self.names[name].token;
             let known = &self.names[name];
-            let since = self.asked(process, task);
             // A call that asked before the server knew of the last release may have joined that hold.
             let free = match is_named(owner) {
                 true => known.free + self.plan().command_timeout,
@@ -110,7 +109,6 @@ impl Judge {
             self.names[name].token = token.max(last);
             self.names[name].token_owner = Some(owner.clone());
         }
-        let since = self.asked(process, task);
         if !is_nested {
             self.overtake(name, since);
         }

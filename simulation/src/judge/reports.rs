@@ -8,14 +8,10 @@ use super::{JUDGE, Judge};
 use crate::machine::{now, running};
 use crate::plan::Topology;
 
-/// What a process has reported so far.
-#[derive(Default)]
-pub(super) struct Reported {
-    /// When it last said each thing that is said at most once in so many milliseconds, of each server.
-    last: BTreeMap<(&'static str, String), u64>,
-}
+/// When each process last said each thing that is said at most once in a time, of each server.
+pub(super) type Said = BTreeMap<(usize, &'static str, String), u64>;
 
-/// What is said at most once in a time.
+/// What is said at most once in so many milliseconds.
 const PACED: [(&str, u64); 3] = [
     ("reconnected", 1_000),
     ("renewal failed", 5_000),
@@ -36,13 +32,11 @@ impl Judge {
         let process = running();
         // A client has only one of them.
         let has_one = self.plan().topology == Topology::Single;
-        let said = self.reported.entry(process).or_default();
         let mut wrong = None;
         if let Some((paced, apart)) = PACED.iter().find(|(paced, _)| *paced == message) {
             let server = fields.split(' ').find(|field| field.starts_with("server="));
-            let last = said
-                .last
-                .insert((paced, server.unwrap_or_default().to_owned()), now());
+            let said = (process, *paced, server.unwrap_or_default().to_owned());
+            let last = self.said.insert(said, now());
             if last.is_some_and(|last| now() < last + apart) && (has_one || server.is_some()) {
                 wrong = Some("again so soon");
             }
