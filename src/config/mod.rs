@@ -79,8 +79,9 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// `protocol=2`. The default port is 6379, that of sentinels 26379.
 ///
 /// In all parts of a URL, `%` and two hexadecimal digits stand for a byte. In a user name and a password, `%`, `/`, `?`
-/// and `#` must be written in this way (`%25`, `%2F`, `%3F`, `%23`), and in a user name also `:` (`%3A`). An `@` need
-/// not be escaped: the last one separates the login from the host. A `+` means a plus sign, not a space.
+/// and `#` must be written in this way (`%25`, `%2F`, `%3F`, `%23`), in a user name also `:` (`%3A`), and behind the
+/// question mark also `&` (`%26`). An `@` need not be escaped: the last one separates the login from the host. A `+`
+/// means a plus sign, not a space.
 ///
 /// A part of a URL that is not in this table is [`InvalidInput`](crate::ErrorKind::InvalidInput): ignoring it could
 /// mean using another database, and thus no exclusion. For example, `redis://host?db=3` is refused; the

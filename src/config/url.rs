@@ -12,7 +12,12 @@ use crate::error::Error;
 const SCHEMES: &str = "a server's URL begins with redis://, redis-sentinel://, redis-cluster:// or redis+unix://, or with \
                        rediss for TLS";
 
-const STRAY_PARAMETER: &str = "it has an unknown parameter; in a password, write ? as %3F";
+const UNKNOWN_PARAMETER: &str =
+    "it has an unknown parameter; in a password, write ? as %3F and & as %26";
+
+/// The parameters of some URLs that an error may name: any other may be a part of a password.
+const NAMED: &str = "node password sentinelServiceName sentinelUsername sentinelPassword tls_roots tls_certificate \
+                     tls_key tls_server_name";
 
 const BARE_LOGIN: &str = "it has a / or a ? in front of an @; percent-encode a user or password: / as %2F, ? as %3F, \
                           @ as %40";
@@ -223,19 +228,18 @@ impl Query {
         self.take(key)?.map(read).transpose()
     }
 
-    /// Refuses a parameter that nobody has taken. Names it unless it may be a part of a password.
+    /// Refuses a parameter that nobody has taken.
     fn ensure_empty(self) -> Result<(), Error> {
         let Some((key, _)) = self.left.first() else {
             return Ok(());
         };
-        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
         Err(misread(&match key.as_str() {
             _ if self.has_at => BARE_LOGIN.to_owned(),
-            key if !key.bytes().all(is_name) => STRAY_PARAMETER.to_owned(),
             "db" | "database" => format!(
                 "{key:?} is not a parameter: write a database as redis://host:6379/3, for a unix socket as \
                  redis+unix:///path?db=3"
             ),
+            key if NAMED.split(' ').all(|name| name != key) => UNKNOWN_PARAMETER.to_owned(),
             key if key.starts_with("tls_") => format!("{key:?} is a parameter of rediss URLs only"),
             key => format!("{key:?} is not a parameter of a URL with this scheme"),
         }))
@@ -421,10 +425,7 @@ mod tests {
             ("redis-cluster://u:secret@h?db=3", "redis://host:6379/3"),
             ("redis://u:secret@h?database=3", "redis://host:6379/3"),
             ("redis://u:secret@h?node=i:1", "\"node\" is not a parameter"),
-            (
-                "redis://u:secret@h?ssl_cert_reqs=none",
-                "\"ssl_cert_reqs\" is not a parameter",
-            ),
+            ("redis://u:secret@h?ssl_cert_reqs=none", "unknown parameter"),
             (
                 "redis://u:secret@h?password=secret",
                 "\"password\" is not a parameter",
@@ -438,6 +439,8 @@ mod tests {
             ("redis://u:12?secret@h", "%3F"),
             ("redis://u:12?secret&x@h", "%3F"),
             ("redis://u:12?tls_secret=&x@h", "%3F"),
+            ("redis-sentinel://h?sentinelPassword=a&secret", "%26"),
+            ("redis-sentinel://h?sentinelPassword=a&tls_secret", "%26"),
             ("redis://u:12?db=secret@h", "%3F"),
             ("redis://h?tls_server_redis://u:secreth=n", "%3F"),
             ("redis://u:secret@h#secret", "%23"),
