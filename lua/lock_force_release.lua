@@ -1,8 +1,8 @@
 -- Releases the lock regardless of its holder, and tells the first waiter and the holder's process.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition fields
--- ARGV[1] message to publish
--- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
+-- ARGV[1] message to publish; empty: only the first in the turn order and the holder's process are told
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] the lock's channel
 -- ARGV[1 of 1] owner field of a holder whose hold is to end; without any: whoever holds it
 -- Returns released: the lock was held
@@ -26,9 +26,6 @@ if not are_named(held, 4) then
 end
 redis.call('DEL', KEYS[1])
 tell_holders(fields)
-if ARGV[2] == '' then
-  return {'released'}
-end
 -- The waiters in the holder's own process do not stand in the turn order.
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == '|' then

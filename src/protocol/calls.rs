@@ -7,7 +7,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, AcquireMode, SILENT, ShareTarget, TransferSource};
+use crate::protocol::lock::{self, AcquireMode, ShareTarget, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -165,7 +165,7 @@ impl Kind {
             Self::Plain(by) => plain::force_release(name, *by, holders.first().map(String::as_str)),
             Self::Fair(queue) => fair::force_release(name, queue),
             Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
-            _ => lock::force_release(name, self.publish()),
+            _ => lock::force_release(name, self),
         };
         if !matches!(self, Self::Plain(_)) {
             call.args
@@ -191,14 +191,6 @@ impl Kind {
             Self::Plain(_) => plain::is_of(holder, &lock::field(client, owner), owner),
             // The label of a client is no part of the owner field.
             _ => holder == lock::field(label::split(client).1, owner),
-        }
-    }
-
-    /// Returns the command that tells waiters of a release.
-    pub(crate) fn publish(&self) -> Arg<'static> {
-        match self.policy().listens {
-            true => Arg::Publish,
-            false => SILENT,
         }
     }
 }

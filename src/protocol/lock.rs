@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::hold_key::HoldKey;
+use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::script::{self, Arg, Call, Cut};
 
 /// What Redisson publishes on an unlock.
@@ -112,15 +112,19 @@ pub(crate) fn reenter(key: &HoldKey, to: ShareTarget, lease: LeaseTime) -> Call<
     compared(reenter, &script::LOCK_REENTER_SPARE, to.known)
 }
 
-/// Makes a call that releases a lock. For kinds whose release Redisson does not announce, only those in the turn order
+/// Returns what a release tells waiters. For kinds whose release Redisson does not announce, only those in the turn order
 /// are told.
-pub(crate) fn release(key: &HoldKey, to: ShareTarget) -> Call<'_> {
-    let channel = Arg::Text(key.name.channel());
-    let message = match key.kind.policy().listens {
+fn message(kind: &Kind) -> Arg<'static> {
+    match kind.policy().listens {
         true => Arg::Number(UNLOCKED),
         false => SILENT,
-    };
-    let rest = [to.share.into(), message, Arg::Publish, channel];
+    }
+}
+
+/// Makes a call that releases a lock.
+pub(crate) fn release(key: &HoldKey, to: ShareTarget) -> Call<'_> {
+    let channel = Arg::Text(key.name.channel());
+    let rest = [to.share.into(), message(&key.kind), Arg::Publish, channel];
     let release = call(key, &script::LOCK_RELEASE, rest);
     compared(release, &script::LOCK_RELEASE_SPARE, to.known)
 }
@@ -329,8 +333,8 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     Call::new(&script::LOCK_CHECK, keys, args)
 }
 
-pub(crate) fn force_release<'a>(name: &'a LockName, publish: Arg<'a>) -> Call<'a> {
-    let args = vec![Arg::Number(UNLOCKED), publish, Arg::Text(name.channel())];
+pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind) -> Call<'a> {
+    let args = vec![message(kind), Arg::Publish, Arg::Text(name.channel())];
     Call::new(&script::LOCK_FORCE_RELEASE, vec![&**name.key()], args)
 }
 
@@ -341,7 +345,6 @@ pub(crate) fn inspect(name: &LockName) -> Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::hold_key::Kind;
     use uuid::Uuid;
 
     #[test]

@@ -422,6 +422,11 @@ async fn release_of_a_spin_lock_tells_the_first_in_line() {
     let waiter = waits(&server, &client).await;
     guard.unlock().await.unwrap();
     passes(waiter).await;
+    let guard = holder.spin_lock("k").lock().await.unwrap();
+    let waiter = waits(&server, &client).await;
+    assert!(holder.spin_lock("k").force_unlock().await.unwrap());
+    passes(waiter).await;
+    drop(guard);
     nothing_left(&server, [&holder, &client]).await;
 }
 
