@@ -1,5 +1,8 @@
 //! Time that a test moves: hours of leases in moments, each event at its own instant.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use redlatch::config::Prefer;
@@ -144,4 +147,35 @@ async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
         second.unlock().await.unwrap();
         writer.await.unwrap().unwrap().unlock().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_one_process_go_together() {
+    let (server, here, there) = two().await;
+    let scripts = Arc::new(AtomicUsize::new(0));
+    let count = scripts.clone();
+    server.watch(move |seen| {
+        let is_script = seen.words[0].starts_with(b"EVAL");
+        count.fetch_add(usize::from(is_script && seen.told.is_some()), Relaxed);
+    });
+    let writer = stranger(&there.read_write_lock("k").writer());
+    let writer = writer.lock().await.unwrap();
+    let reader = |_| {
+        let lock = stranger(&here.read_write_lock("k").reader());
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let readers: Vec<_> = (0..100).map(reader).collect();
+    sleep(millis(100)).await;
+    scripts.store(0, Relaxed);
+    writer.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    for reader in readers {
+        guards.push(reader.await.unwrap().unwrap());
+    }
+    let releases = guards.into_iter().map(|guard| tokio::spawn(guard.unlock()));
+    for release in releases.collect::<Vec<_>>() {
+        release.await.unwrap().unwrap();
+    }
+    let sent = scripts.load(Relaxed);
+    assert_eq!(sent, 3, "scripts for 100 readers in and out");
 }

@@ -970,41 +970,6 @@ async fn reader_that_nobody_polls_leaves_the_others_time_for_a_request_of_their_
     nothing_left(&scene.server, [&scene.client]).await;
 }
 
-#[tokio::test]
-async fn readers_of_one_process_go_together() {
-    let (server, here, there) = start_two().await;
-    let mut probe = server.connection();
-    // Loads the scripts into the server.
-    somebody(&here)
-        .read()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
-    let writer = somebody(&there).write().await.unwrap();
-    let readers: Vec<_> = (0..100).map(|_| reading(&here)).collect();
-    eventually_marked(&mut probe, READER_MARK).await;
-    eventually_heard(&mut probe, 1).await;
-    probe.command(&["CONFIG", "RESETSTAT"]);
-    writer.unlock().await.unwrap();
-    let mut guards = Vec::new();
-    for reader in readers {
-        guards.push(soon(reader).await.unwrap().unwrap());
-    }
-    let releases: Vec<_> = guards
-        .into_iter()
-        .map(|guard| tokio::spawn(guard.unlock()))
-        .collect();
-    for release in releases {
-        soon(release).await.unwrap().unwrap();
-    }
-    let sent = calls_of(&mut probe, "evalsha");
-    // Where the machine is busy, holds are renewed and looked after meanwhile.
-    assert!(sent <= 40, "{sent} scripts for 100 readers in and out");
-    nothing_left(&server, [&here, &there]).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_whose_shared_request_goes_unanswered_are_all_in_once() {
     let scene = Scene::open(patient).await;
