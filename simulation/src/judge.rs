@@ -42,6 +42,8 @@ struct Hold {
     belief: Belief,
     /// Whether another owner has been granted the lock since.
     is_overtaken: bool,
+    /// Since when no server has it.
+    gone: Option<u64>,
 }
 
 struct Call {
@@ -101,6 +103,8 @@ pub struct Parted {
     since: u64,
     deadline: u64,
     is_overtaken: bool,
+    /// When that was, unless it is the hold of a reader, whose server vouches for it in advance.
+    asked: Option<u64>,
 }
 
 #[derive(Default)]

@@ -107,6 +107,8 @@ pub struct Section {
     pub verifies: bool,
     pub ending: Ending,
     pub care: Care,
+    /// The same for the calls of its guard.
+    pub held: Care,
 }
 
 /// An attempt to run a job.

@@ -1,7 +1,7 @@
 //! What is judged of the data of servers: that a lock ends by itself, that the server has what a guard believes, and
 //! that nothing stays there of which nobody knows.
 
-use redlatch::{Stored, Watched};
+use redlatch::{MemoryServer, Stored, Watched};
 
 use super::calls::UNENDING;
 use super::{Belief, Call, Judge};
@@ -301,6 +301,7 @@ impl Judge {
 
     /// Judges, now and then, whether what servers have is known, and whether somebody waits for what is free.
     pub fn glance(&mut self) {
+        self.gone();
         let plan = self.plan();
         if plan.weather != "calm" {
             return;
@@ -308,9 +309,11 @@ impl Judge {
         let round_trip = 2 * (plan.delay.least + plan.delay.jitter + plan.spread);
         for name in 0..self.names.len() {
             let kind = self.plan().names[name].kind;
-            if matches!(kind, Kind::Counted | Kind::Expirable | Kind::Latch)
-                || self.names[name].is_wrong
-            {
+            if kind == Kind::Latch || self.names[name].is_wrong {
+                continue;
+            }
+            if matches!(kind, Kind::Counted | Kind::Expirable) {
+                self.unused(name, 4 * round_trip + PATIENCE);
                 continue;
             }
             let is_of_set = |call: &Call| call.names.len() > 1 && call.names.contains(&name);
@@ -323,6 +326,67 @@ impl Judge {
                 self.waited(name, 4 * round_trip + PATIENCE);
             }
         }
+    }
+
+    /// Judges holds that no server has any more: their holders are told, by their clients or by the server.
+    fn gone(&mut self) {
+        let shaken = self.disturbed.unwrap_or(0) + PATIENCE > now();
+        let mut holds = std::mem::take(&mut self.holds);
+        let mut wrong = Vec::new();
+        for hold in holds.values_mut() {
+            let known = &self.names[hold.name];
+            let is_known = match &hold.belief {
+                Belief::Lock(guard) => guard.is_lost() || guard.remaining() == 0,
+                _ => true,
+            };
+            let is_excused = is_known
+                || shaken
+                || self.paused.contains_key(&hold.process)
+                || self.plan().names[hold.name].kind == Kind::Red
+                || known.stretched > now()
+                || known.ahead.is_some();
+            let mut homes = (0..self.servers.len()).filter(|one| self.is_home(*one, hold.name));
+            let about = (hold.name, hold.process);
+            let is_there = |server| {
+                let memory: &MemoryServer = &self.servers[server];
+                let lock = memory.stored(&self.plan().names[hold.name].name);
+                self.has(server, about, now(), lock.as_ref(), &mut |key| {
+                    memory.stored(key)
+                })
+            };
+            if is_excused || homes.clone().next().is_none() || homes.any(is_there) {
+                hold.gone = None;
+                continue;
+            }
+            let since = *hold.gone.get_or_insert_with(now);
+            if since + PATIENCE < now() {
+                hold.gone = Some(u64::MAX - PATIENCE);
+                wrong.push((hold.process, hold.name, hold.since, since));
+            }
+        }
+        self.holds = holds;
+        for (process, name, since, gone) in wrong {
+            let shown = &self.plan().names[name].name;
+            let text = format!(
+                "p{process} has {shown} since {since}, no server has had it since {gone}, and nobody is told"
+            );
+            self.violation(text);
+        }
+    }
+
+    /// Judges calls that wait for permits while all of them are free.
+    fn unused(&mut self, name: usize, patience: u64) {
+        let shared = &self.plan().names[name];
+        let total = shared.total.to_string();
+        let is_free = |server: &usize| {
+            let stored = self.servers[*server].stored(&shared.name);
+            stored.is_some_and(|one| one.parts[0].1 == total)
+        };
+        let mut homes = (0..self.servers.len()).filter(|one| self.is_home(*one, name));
+        let Some(server) = homes.find(is_free) else {
+            return;
+        };
+        self.waits(name, self.names[name].kept[server].since, patience);
     }
 
     /// Judges what is on a server soon after all clients were closed.
@@ -372,6 +436,11 @@ impl Judge {
     fn waited(&mut self, name: usize, patience: u64) {
         let ends = |kept: &Kept| kept.ends.map_or(kept.since, |ends| ends.max(kept.since));
         let free = self.names[name].kept.iter().map(ends).max().unwrap_or(0);
+        self.waits(name, free, patience);
+    }
+
+    /// Judges calls that have waited since this time for what is free.
+    fn waits(&mut self, name: usize, free: u64, patience: u64) {
         if free + patience >= now() {
             return;
         }

@@ -120,6 +120,7 @@ impl Judge {
             since,
             belief,
             is_overtaken: false,
+            gone: None,
         });
         self.runs((process, task), name, hold);
         hold
@@ -218,6 +219,7 @@ impl Judge {
             since,
             belief: Belief::Permits(permits, until),
             is_overtaken: false,
+            gone: None,
         })
     }
 
@@ -238,6 +240,7 @@ impl Judge {
             since: hold.since,
             deadline,
             is_overtaken: hold.is_overtaken,
+            asked: (!hold.reads).then(now),
         })
     }
 
@@ -258,7 +261,15 @@ impl Judge {
             let free = &mut self.names[one.name].free;
             *free = (*free).max(now());
         }
+        let round_trip = 2 * self.plan().delay.least;
+        let asked = parted.iter().filter_map(|one| one.asked).min();
         match result {
+            Ok(()) if asked.is_some_and(|asked| now() < asked + round_trip) => {
+                let text = format!(
+                    "p{process}.{task}: unlock vouches for what it asked no server, held since {since}"
+                );
+                self.violation(text);
+            }
             Ok(()) if is_overtaken && !is_excused => {
                 let text = format!(
                     "p{process}.{task}: unlock says it was held, since {since}, but another owner had it"

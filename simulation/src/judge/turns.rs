@@ -35,10 +35,7 @@ impl Judge {
                     overtaken(&before, &after, client(lock)).or_else(|| lasting(told, left))
                 } else if is_freed {
                     let first = after.first().filter(|first| *first != FOREIGN);
-                    // Who spins comes by itself.
-                    let is_silent = self.plan().names[name].kind == Kind::Spin
-                        && self.names[name].forced.is_some();
-                    untold(first.filter(|_| !is_silent), told, "it is free")
+                    untold(first, told, "it is free")
                 } else {
                     let moved = before.iter().position(|one| !after.contains(one));
                     // Those behind the third learn it in their turn.

@@ -1,55 +1,188 @@
-//! What a quarter of the seeds have instead: calm weather, in which everything comes together in one corner. Calls that
-//! nobody polls stand in front of others, levels pass between processes under one name, or leases are lengthened and cut.
+//! What a third of the seeds have instead: weather in which everything comes together in one corner. Calls that nobody
+//! polls stand in front of others, levels pass between processes under one name, leases are lengthened and cut, sets
+//! cross each other, requests arrive late, or a server loses what somebody holds.
 //!
 //! It is drawn apart from the rest, so that the plans of the other seeds, and with them the seeds that are kept, stay
 //! as they were before there was any of it.
 
 use fastrand::Rng;
 
-use super::{Act, Ask, By, Care, Ending, Kind, Plan, Section, Shared, Step, odds, pick, steps};
+use super::{
+    Act, Ask, By, Care, Ending, Event, Fault, Kind, LONGEST_LEASE, Plan, Section, Shared, Step,
+    Topology, odds, pick, steps,
+};
 use crate::chance::mixed;
+use crate::server::Memory;
+
+/// A waiter that is not told of a release waits until the judge sees it.
+const POLL_CAP: u64 = 30_000;
+
+const LOCKS: [Kind; 4] = [Kind::Reentrant, Kind::Fair, Kind::Fenced, Kind::ReadWrite];
+
+/// A corner: the kinds of its names, what a task does with one of them, and what else is different there.
+struct Corner {
+    kinds: &'static [Kind],
+    act: fn(&mut Rng, &[Shared], usize, usize) -> Act,
+    turn: fn(&mut Plan, &mut Rng),
+}
 
 pub(super) fn turn(plan: &mut Plan) {
-    let step = match plan.seed % 20 {
-        3 | 14 => unpolled,
-        5 | 17 => inherited,
-        18 => lengthened,
+    use Kind::{Counted, Expirable, Fair, Fenced, Plain, ReadWrite, Reentrant, Spin};
+    let (kinds, act, turn): (&[Kind], _, _) = match plan.seed % 40 {
+        3 | 14 | 23 | 34 => (&LOCKS, unpolled as _, busy as _),
+        5 | 17 | 25 | 37 => (&LOCKS, inherited as _, busy as _),
+        18 | 38 => (&LOCKS, lengthened as _, busy as _),
+        4 | 22 => (
+            &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable],
+            sparse as _,
+            few as _,
+        ),
+        7 => (
+            &[Reentrant, Fair, Fenced, ReadWrite, Plain, Spin],
+            kept as _,
+            forgetful as _,
+        ),
+        8 | 16 => (&LOCKS, shared_by_tasks as _, busy as _),
+        26 => (&[Reentrant, Fair, Fenced], crossing as _, pair as _),
+        36 | 6 => (
+            &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable],
+            late as _,
+            slow as _,
+        ),
         _ => return,
     };
+    let corner = Corner { kinds, act, turn };
     let chance = &mut Rng::with_seed(mixed(!plan.seed));
     plan.weather = "calm";
     plan.events.clear();
     plan.spread = 0;
     plan.delay.least = chance.u64(..3);
     plan.length = chance.u64(6_000..14_000);
-    let kinds = [Kind::Reentrant, Kind::Fair, Kind::Fenced, Kind::ReadWrite];
-    plan.names = kinds
-        .map(|kind| shared(chance, kind, plan.topology.clients()))
-        .into();
-    chance.shuffle(&mut plan.names);
-    plan.names.truncate(chance.usize(1..=2));
     for process in &mut plan.processes {
         process.tasks.truncate(5);
-        for (number, task) in process.tasks.iter_mut().enumerate() {
-            let count = chance.usize(30..120);
-            let step = |_| {
-                let at = chance.usize(..plan.names.len());
-                let act = step(chance, &plan.names, at, number);
-                let pause = pick(chance, &[0, 1, 5, 20, 60]);
-                Step { pause, act }
-            };
-            *task = (0..count).map(step).collect();
+    }
+    corner.fill(plan, chance);
+}
+
+impl Corner {
+    fn fill(&self, plan: &mut Plan, chance: &mut Rng) {
+        let clients = plan.topology.clients();
+        plan.names = (0..)
+            .zip(self.kinds)
+            .map(|(at, kind)| shared(chance, *kind, at, clients))
+            .collect();
+        chance.shuffle(&mut plan.names);
+        plan.names.truncate(chance.usize(1..=2));
+        (self.turn)(plan, chance);
+        for process in &mut plan.processes {
+            for (number, task) in process.tasks.iter_mut().enumerate() {
+                let count = chance.usize(30..120);
+                let step = |_| {
+                    let at = chance.usize(..plan.names.len());
+                    let act = (self.act)(chance, &plan.names, at, number);
+                    let pause = pick(chance, &[0, 1, 5, 20, 60]);
+                    Step { pause, act }
+                };
+                *task = (0..count).map(step).collect();
+            }
         }
     }
 }
 
-fn shared(chance: &mut Rng, kind: Kind, clients: usize) -> Shared {
+fn shared(chance: &mut Rng, kind: Kind, at: usize, clients: usize) -> Shared {
     Shared {
         kind,
-        name: format!("{kind:?}:0").to_lowercase(),
+        name: format!("{kind:?}:{at}").to_lowercase(),
         client: chance.usize(..clients),
-        total: 1,
+        total: match kind {
+            Kind::Counted | Kind::Expirable => chance.u32(1..=3),
+            _ => 1,
+        },
     }
+}
+
+fn busy(_: &mut Plan, _: &mut Rng) {}
+
+/// Few tasks, so that nothing else wakes a waiter that was not told.
+fn few(plan: &mut Plan, chance: &mut Rng) {
+    plan.poll_cap = POLL_CAP;
+    plan.watchdog = 6_000;
+    plan.delay.least = chance.u64(..5);
+    plan.processes.truncate(4);
+    for process in &mut plan.processes {
+        process.tasks.truncate(chance.usize(1..=2));
+    }
+}
+
+/// One server, which loses its data or its connections while locks are held.
+fn forgetful(plan: &mut Plan, chance: &mut Rng) {
+    alone(plan);
+    plan.weather = "servers";
+    plan.watchdog = 6_000;
+    let fault = |chance: &mut Rng| {
+        let memory = pick(chance, &[Memory::Nothing, Memory::Nothing, Memory::All]);
+        pick(
+            chance,
+            &[Fault::Stop(0, memory), Fault::Cut(None, Some(0), 0)],
+        )
+    };
+    let count = chance.usize(1..=3);
+    events(plan, chance, count, &[20, 100, 300], fault);
+    for process in &mut plan.processes {
+        process.tasks.truncate(3);
+    }
+}
+
+/// One server, which some requests reach long after they were sent.
+fn slow(plan: &mut Plan, chance: &mut Rng) {
+    alone(plan);
+    plan.weather = "links";
+    let processes = plan.processes.len();
+    let fault = |chance: &mut Rng| {
+        let process = odds(chance, 80).then(|| chance.usize(..processes));
+        match chance.u32(..8) {
+            0..3 => Fault::Hold(process, Some(0), [true, false]),
+            3 => Fault::Hold(process, Some(0), [false, true]),
+            4..6 => Fault::Slow(process, Some(0), pick(chance, &[300, 900, 1_500])),
+            6 => Fault::Cut(process, Some(0), chance.usize(..400)),
+            _ => Fault::HalfOpen(chance.usize(..processes), 0, chance.usize(..2)),
+        }
+    };
+    let count = chance.usize(5..=12);
+    events(plan, chance, count, &[300, 700, 1_500, 2_500], fault);
+}
+
+/// Two names of one kind, which are taken together and each by itself.
+fn pair(plan: &mut Plan, _: &mut Rng) {
+    plan.names.truncate(1);
+    plan.names.push(plan.names[0].clone());
+    for (at, shared) in plan.names.iter_mut().enumerate() {
+        shared.name = format!("set:{at}");
+    }
+}
+
+fn alone(plan: &mut Plan) {
+    plan.topology = Topology::Single;
+    plan.clocks.truncate(1);
+    for shared in &mut plan.names {
+        shared.client = 0;
+    }
+}
+
+fn events(
+    plan: &mut Plan,
+    chance: &mut Rng,
+    count: usize,
+    spans: &[u64],
+    fault: impl Fn(&mut Rng) -> Fault,
+) {
+    let event = |_| Event {
+        at: chance.u64(1_000..plan.length),
+        span: pick(chance, spans),
+        fault: fault(chance),
+    };
+    plan.events = (0..count).map(event).collect();
+    plan.events.sort_by_key(|event| event.at);
 }
 
 /// One task of each process makes calls that it does not poll for long.
@@ -110,6 +243,106 @@ fn lengthened(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
         extend: odds(chance, 70).then(|| pick(chance, &[300, 2_000, 6_000])),
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
         care: Care::default(),
+        ..section
+    })
+}
+
+/// Locks that are wanted by few, for moments.
+fn sparse(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
+    let section = steps::section(chance, names, at);
+    Act::Section(Section {
+        names: vec![at],
+        ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000)]),
+        by: pick(chance, &[By::Task, By::Unique]),
+        lease: pick(chance, &[None, Some(LONGEST_LEASE)]),
+        levels: 1,
+        work: pick(chance, &[0, 1, 3, 10, 40, 150]),
+        extend: None,
+        ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
+        care: Care {
+            dropped: odds(chance, 10).then(|| (chance.u32(0..6), chance.bool())),
+            unpolled: None,
+        },
+        ..section
+    })
+}
+
+/// Locks that are held for long.
+fn kept(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
+    if odds(chance, 4) {
+        return Act::Force(at);
+    }
+    let section = steps::section(chance, names, at);
+    Act::Section(Section {
+        names: vec![at],
+        ask: pick(chance, &[Ask::For(6_000), Ask::Wait, Ask::Once]),
+        by: pick(chance, &[By::Task, By::Unique]),
+        lease: pick(chance, &[None, Some(LONGEST_LEASE), Some(LONGEST_LEASE)]),
+        work: pick(chance, &[300, 3_000, 5_000]),
+        extend: None,
+        ending: pick(chance, &[Ending::Unlock, Ending::Drop]),
+        care: Care::default(),
+        ..section
+    })
+}
+
+/// Levels of one owner that several tasks have, some of which begin a call about it and do not poll that.
+fn shared_by_tasks(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
+    let section = steps::section(chance, names, at);
+    Act::Section(Section {
+        names: vec![at],
+        ask: pick(chance, &[Ask::For(2_000), Ask::For(6_000), Ask::Once]),
+        by: pick(chance, &[By::Task, By::Named(0), By::Named(0)]),
+        lease: pick(chance, &[None, Some(LONGEST_LEASE)]),
+        levels: chance.u32(1..=2),
+        work: pick(chance, &[0, 1, 10, 40]),
+        extend: odds(chance, 50).then(|| pick(chance, &[2_000, 6_000])),
+        verifies: odds(chance, 30),
+        ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
+        care: Care::default(),
+        held: Care {
+            dropped: None,
+            unpolled: (task == 0 && odds(chance, 50)).then(|| (chance.u32(1..3), 20_000)),
+        },
+        ..section
+    })
+}
+
+/// Sets beside single locks.
+fn crossing(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
+    let section = steps::section(chance, names, at);
+    Act::Section(Section {
+        names: if odds(chance, 60) {
+            vec![0, 1]
+        } else {
+            vec![at]
+        },
+        ask: pick(chance, &[Ask::Wait, Ask::For(4_000), Ask::Once]),
+        by: pick(chance, &[By::Task, By::Unique]),
+        levels: 1,
+        work: pick(chance, &[0, 1, 10, 100, 400]),
+        extend: None,
+        ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
+        ..section
+    })
+}
+
+/// Levels and permits, whose requests may be late.
+fn late(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
+    if odds(chance, 10) {
+        return Act::Adopt;
+    }
+    let section = steps::section(chance, names, at);
+    Act::Section(Section {
+        names: vec![at],
+        ask: pick(chance, &[Ask::For(300), Ask::For(2_000), Ask::Once]),
+        by: pick(chance, &[By::Task, By::Named(0), By::Named(1)]),
+        levels: match names[at].kind {
+            Kind::Counted | Kind::Expirable => 1,
+            _ => chance.u32(1..=3),
+        },
+        work: pick(chance, &[0, 1, 10, 40, 150]),
+        extend: odds(chance, 30).then(|| pick(chance, &[300, 2_000, 6_000])),
         ..section
     })
 }

@@ -128,5 +128,6 @@ pub(super) fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section 
             dropped: odds(chance, 15).then(|| (chance.u32(0..6), chance.bool())),
             unpolled: odds(chance, 5).then(|| (chance.u32(1..4), pick(chance, &[30, 500, 3_000]))),
         },
+        held: Care::default(),
     }
 }

@@ -83,12 +83,15 @@ impl Task<'_> {
         let limit = Some(2 * plan.command_timeout * section.names.len() as u64);
         if let Some(lease) = section.extend {
             let what = format!("extend {} by {lease}", self.shown(section));
-            self.just(what, limit, guard.extend(lease), |()| "done")
+            let extended = guard.extend(lease);
+            self.call(what, limit, &[], section.held, extended, |()| "done")
                 .await;
         }
         if section.verifies {
             let what = format!("verify {}", self.shown(section));
-            self.just(what, limit, guard.verify(), |()| "done").await;
+            let verified = guard.verify();
+            self.call(what, limit, &[], section.held, verified, |()| "done")
+                .await;
         }
         if section.work == 0 {
             return;
@@ -118,7 +121,7 @@ impl Task<'_> {
 
     pub(super) async fn part(&self, section: &Section, held: Held) {
         match section.ending {
-            Ending::Unlock => self.unlock(held, Care::default()).await,
+            Ending::Unlock => self.unlock(held, section.held).await,
             Ending::Unfinished(polls) => {
                 let dropped = Some((polls, true));
                 self.unlock(
@@ -260,6 +263,7 @@ impl Task<'_> {
             verifies: false,
             ending: Ending::Unlock,
             care: Care::default(),
+            held: Care::default(),
         }
     }
 
