@@ -13,6 +13,7 @@ use fastrand::Rng;
 use crate::chance::mixed;
 use crate::network::Delay;
 
+pub use corners::has_corner;
 pub use cut::Cut;
 pub use faults::{Event, Failover, Fall, Fault, LONGEST_SPAN};
 use topology::TOPOLOGIES;

@@ -100,7 +100,7 @@ impl Judge {
         let plan = self.plan();
         let has_order = matches!(
             plan.names[name].kind,
-            Kind::Reentrant | Kind::Fair | Kind::Fenced
+            Kind::Reentrant | Kind::Fair | Kind::Fenced | Kind::ReadWrite
         );
         if plan.weather != "calm" || plan.spread > 0 || !has_order {
             return;

@@ -19,39 +19,45 @@ const POLL_CAP: u64 = 30_000;
 
 const LOCKS: [Kind; 4] = [Kind::Reentrant, Kind::Fair, Kind::Fenced, Kind::ReadWrite];
 
-/// A corner: the kinds of its names, what a task does with one of them, and what else is different there.
+/// What the task with this number does with the name at this place.
+type Draw = fn(&mut Rng, &[Shared], usize, usize) -> Act;
+
+/// A corner: the kinds of its names, what tasks do there, and what else is different.
 struct Corner {
     kinds: &'static [Kind],
-    act: fn(&mut Rng, &[Shared], usize, usize) -> Act,
+    act: Draw,
     turn: fn(&mut Plan, &mut Rng),
 }
 
-pub(super) fn turn(plan: &mut Plan) {
+/// Returns the corner that a seed has.
+fn corner(seed: u64) -> Option<Corner> {
     use Kind::{Counted, Expirable, Fair, Fenced, Plain, ReadWrite, Reentrant, Spin};
-    let (kinds, act, turn): (&[Kind], _, _) = match plan.seed % 40 {
-        3 | 14 | 23 | 34 => (&LOCKS, unpolled as _, busy as _),
-        5 | 17 | 25 | 37 => (&LOCKS, inherited as _, busy as _),
-        18 | 38 => (&LOCKS, lengthened as _, busy as _),
-        4 | 22 => (
-            &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable],
-            sparse as _,
-            few as _,
-        ),
-        7 => (
-            &[Reentrant, Fair, Fenced, ReadWrite, Plain, Spin],
-            kept as _,
-            forgetful as _,
-        ),
-        8 | 16 => (&LOCKS, shared_by_tasks as _, busy as _),
-        26 => (&[Reentrant, Fair, Fenced], crossing as _, pair as _),
-        36 | 6 => (
-            &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable],
-            late as _,
-            slow as _,
-        ),
-        _ => return,
+    const MOST: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable];
+    const HELD: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Plain, Spin];
+    let corner =
+        |kinds, act: Draw, turn: fn(&mut Plan, &mut Rng)| Some(Corner { kinds, act, turn });
+    match seed % 40 {
+        3 | 14 | 23 | 34 => corner(&LOCKS, unpolled, busy),
+        5 | 17 | 25 | 37 => corner(&LOCKS, inherited, busy),
+        18 | 38 => corner(&LOCKS, lengthened, busy),
+        8 | 16 => corner(&LOCKS, shared_by_tasks, busy),
+        26 => corner(&[Reentrant, Fair, Fenced], crossing, pair),
+        4 | 22 => corner(MOST, sparse, few),
+        6 | 36 => corner(MOST, late, slow),
+        7 => corner(HELD, kept, forgetful),
+        _ => None,
+    }
+}
+
+/// Whether a seed has a corner.
+pub fn has_corner(seed: u64) -> bool {
+    corner(seed).is_some()
+}
+
+pub(super) fn turn(plan: &mut Plan) {
+    let Some(corner) = corner(plan.seed) else {
+        return;
     };
-    let corner = Corner { kinds, act, turn };
     let chance = &mut Rng::with_seed(mixed(!plan.seed));
     plan.weather = "calm";
     plan.events.clear();
@@ -185,8 +191,9 @@ fn events(
     plan.events.sort_by_key(|event| event.at);
 }
 
-/// One task of each process makes calls that it does not poll for long.
+/// Some tasks of each process make calls that they do not poll for long.
 fn unpolled(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
+    let share = [50, 50, 20, 0, 0][task];
     let section = steps::section(chance, names, at);
     Act::Section(Section {
         names: vec![at],
@@ -199,7 +206,7 @@ fn unpolled(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
         care: Care {
             dropped: None,
-            unpolled: (task == 0 && odds(chance, 50)).then(|| (chance.u32(1..4), 20_000)),
+            unpolled: odds(chance, share).then(|| (chance.u32(1..4), 20_000)),
         },
         ..section
     })
