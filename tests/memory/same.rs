@@ -182,9 +182,9 @@ fn lasting(server: &mut Connection) -> Vec<String> {
 fn alike(real: &Reply, memory: &Reply) -> bool {
     match (real, memory) {
         (Reply::Array(real), Reply::Array(memory)) => {
-            // The number behind these words is for how many milliseconds others go first.
+            // The number behind these words is for how many milliseconds others go first: five turns at most.
             let has_turn = |reply: &[Reply]| {
-                let [Reply::Text(word), Reply::Int(1..=300), ..] = reply else {
+                let [Reply::Text(word), Reply::Int(1..1_510), ..] = reply else {
                     return false;
                 };
                 matches!(&word[..], b"stands" | b"busy")
