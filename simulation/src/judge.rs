@@ -37,8 +37,9 @@ struct Hold {
     owner: Owner,
     name: usize,
     reads: bool,
-    /// When it was requested.
+    /// When it was requested, and granted.
     since: u64,
+    began: u64,
     belief: Belief,
     /// Whether another owner has been granted the lock since.
     is_overtaken: bool,
@@ -74,6 +75,8 @@ struct Name {
     haunted: u64,
     /// When a server last lost data of it, or a request for it went to a server that no longer counts.
     forgotten: Option<u64>,
+    /// When its only server was last back without any data.
+    wiped: Option<u64>,
     /// When the clock of a server was last set ahead.
     ahead: Option<u64>,
     /// Until when something may last that was there when a clock was set back.
@@ -95,12 +98,15 @@ struct Name {
     counted_down: u32,
     /// Whether a latch was closed.
     is_set: bool,
+    /// Since when more stand in the queue of a fair lock than wait for it.
+    crowded: Option<u64>,
 }
 
 /// A hold at the time when its guard began to be given back.
 pub struct Parted {
     name: usize,
     since: u64,
+    began: u64,
     deadline: u64,
     is_overtaken: bool,
     /// When that was, unless it is the hold of a reader, whose server vouches for it in advance.
@@ -137,6 +143,9 @@ pub struct Judge {
     /// When the last of the faults ends that have begun.
     disturbed: Option<u64>,
     paused: BTreeMap<usize, u64>,
+    /// How many holds each process may count as lost, besides those that were forgotten anywhere.
+    lost: BTreeMap<usize, u64>,
+    forgotten: u64,
     /// Levels that were left to their owners: the name, the owner, and the process.
     detached: Vec<(usize, Owner, usize)>,
     pub figures: Figures,
@@ -232,6 +241,21 @@ impl Judge {
         self.haunt_until(name, now() + turns * plan.longest());
     }
 
+    /// Notes that a server is back without any data.
+    pub fn wiped(&mut self, server: usize) {
+        let plan = self.plan.as_ref().expect("a plan");
+        for (shared, known) in plan.names.iter().zip(&mut self.names) {
+            if shared.client == server && shared.kind != Kind::Red {
+                known.wiped = Some(now());
+            }
+        }
+    }
+
+    /// Notes that a process may count a hold as lost.
+    fn may_lose(&mut self, process: usize) {
+        *self.lost.entry(process).or_default() += 1;
+    }
+
     pub fn paused(&mut self, process: usize) {
         self.paused.insert(process, now());
     }
@@ -311,6 +335,7 @@ impl Judge {
 
     /// Like [`Self::haunt`], for as long as the watchdog may renew.
     pub fn forgotten(&mut self, name: usize, owner: &Owner) {
+        self.forgotten += 1;
         self.haunt(name);
         self.names[name].left.push(owner.clone());
         let longest = self.plan().max_hold;

@@ -338,6 +338,9 @@ impl World {
                     if memory != Memory::All {
                         self.forgets(server);
                     }
+                    if memory == Memory::Nothing && self.servers.len() != 3 {
+                        judge(|judge| judge.wiped(server));
+                    }
                 }
                 Fault::Move(name, _) => self.finish_move(name),
                 Fault::Inherit(server, next, is_back) => self.inherit(server, next, is_back),

@@ -10,6 +10,9 @@ use crate::plan::Kind;
 /// milliseconds.
 const SLACK: u64 = 50;
 
+/// How often a call may go ahead of an earlier one of its process, which may be about to end.
+const OVERTAKEN: u32 = 3;
+
 /// How long calls of one process that nobody polls may keep others waiting.
 const PASSED_BY: u64 = 2_000;
 
@@ -125,6 +128,29 @@ impl Judge {
         }
     }
 
+    /// Notes that permits were granted to a call that began at this time. Those of its process that wait since earlier
+    /// stand in front of it.
+    pub(super) fn overtake_here(&mut self, name: usize, process: usize, began: u64) {
+        if self.plan().weather != "calm" {
+            return;
+        }
+        let mut overtaken = Vec::new();
+        for call in self.calls.values_mut() {
+            let is_overtaken = call.names == [name] && call.process == process;
+            if is_overtaken && call.absent == 0 && call.began + SLACK < began {
+                call.overtaken += 1;
+                if call.overtaken == OVERTAKEN {
+                    overtaken.push(format!("p{process}.{} {}", call.task, call.what));
+                }
+            }
+        }
+        for call in overtaken {
+            self.violation(format!(
+                "{call} was overtaken by later calls of its process"
+            ));
+        }
+    }
+
     fn check_span(&mut self, call: &Call, outcome: &str) {
         let took = (now() - call.began).saturating_sub(call.absent);
         let (process, task, what) = (call.process, call.task, &call.what);
@@ -187,6 +213,12 @@ impl Judge {
                 } else {
                     self.names[name].leaked
                 };
+                let shown = self.names[name].counted_down;
+                if kind == Kind::Latch && self.excuse(name, 0).is_none() && count + shown < total {
+                    self.violation(format!(
+                        "{key}: {count} of {total} are left, and {shown} calls counted down"
+                    ));
+                }
                 if kind == Kind::Counted
                     && self.excuse(name, 0).is_none()
                     && (count > total || count + leaked < total)

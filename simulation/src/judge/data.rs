@@ -17,6 +17,9 @@ const PATIENCE: u64 = 3_000;
 /// A sign of life lasts for as long as clients take to be gone.
 const SIGN: &str = "lock_sign";
 
+/// What a call leaves whose reply was lost.
+const MARKS: [&str; 2] = ["redlatch_permit", "redlatch_call"];
+
 /// What a server has of a name.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Kept {
@@ -325,6 +328,9 @@ impl Judge {
             if kind != Kind::Red {
                 self.waited(name, 4 * round_trip + PATIENCE);
             }
+            if kind == Kind::Fair {
+                self.crowded(name, 2 * round_trip + PATIENCE + self.passes());
+            }
         }
     }
 
@@ -374,6 +380,32 @@ impl Judge {
         }
     }
 
+    /// Judges the places in the queue of a fair lock: no more than calls that wait.
+    fn crowded(&mut self, name: usize, patience: u64) {
+        let places = (0..self.servers.len())
+            .filter(|one| self.is_home(*one, name))
+            .filter_map(|one| self.servers[one].stored(&self.names[name].line))
+            .map(|line| line.parts.len());
+        let places = places.max().unwrap_or(0);
+        let waiting = self
+            .calls
+            .values()
+            .filter(|call| call.names.contains(&name));
+        let waiting = waiting.count();
+        if places <= waiting {
+            self.names[name].crowded = None;
+            return;
+        }
+        let since = *self.names[name].crowded.get_or_insert_with(now);
+        if since + patience < now() {
+            let shown = self.plan().names[name].name.clone();
+            self.names[name].is_wrong = true;
+            self.violation(format!(
+                "{shown} has had {places} places since {since}, and {waiting} calls wait for it"
+            ));
+        }
+    }
+
     /// Judges calls that wait for permits while all of them are free.
     fn unused(&mut self, name: usize, patience: u64) {
         let shared = &self.plan().names[name];
@@ -400,7 +432,8 @@ impl Judge {
             let is_kept = names
                 .filter(|shared| keys.contains(&shared.name))
                 .any(|shared| key.contains(&shared.name));
-            if !is_kept
+            let is_mark = MARKS.iter().any(|mark| key.starts_with(mark));
+            if (!is_kept || is_mark)
                 && !UNENDING
                     .iter()
                     .chain(&[SIGN])

@@ -9,6 +9,9 @@ use crate::plan::Kind;
 /// How long a process may pass a record on before it finds out that the record was gone.
 pub(super) const PASSED_ON: u64 = 2_000;
 
+/// How old the answer may be that a reader relies on, and what clocks of whole milliseconds add to it.
+const SEEN_FOR: u64 = 10 + 5;
+
 impl Judge {
     /// Returns an excuse if a hold of this name since this time may have ended without notice to its holder.
     pub(super) fn excuse(&self, name: usize, since: u64) -> Option<&'static str> {
@@ -118,6 +121,7 @@ impl Judge {
             name,
             reads,
             since,
+            began: now(),
             belief,
             is_overtaken: false,
             gone: None,
@@ -211,12 +215,14 @@ impl Judge {
             }
         }
         let since = self.asked(process, task);
+        self.overtake_here(name, process, since);
         self.begins(Hold {
             process,
             owner: owner.clone(),
             name,
             reads: true,
             since,
+            began: now(),
             belief: Belief::Permits(permits, until),
             is_overtaken: false,
             gone: None,
@@ -230,6 +236,14 @@ impl Judge {
         if !self.holds.values().any(|other| other.name == hold.name) {
             self.names[hold.name].free = now();
         }
+        let may_be_lost = match &hold.belief {
+            Belief::Lock(guard) => guard.is_lost(),
+            Belief::Body(_) => true,
+            Belief::Permits(..) => false,
+        };
+        if may_be_lost {
+            self.may_lose(hold.process);
+        }
         let deadline = match &hold.belief {
             Belief::Lock(guard) => now() + guard.remaining(),
             Belief::Permits(_, until) => *until,
@@ -238,6 +252,7 @@ impl Judge {
         Some(Parted {
             name: hold.name,
             since: hold.since,
+            began: hold.began,
             deadline,
             is_overtaken: hold.is_overtaken,
             asked: (!hold.reads).then(now),
@@ -260,6 +275,27 @@ impl Judge {
         for one in parted {
             let free = &mut self.names[one.name].free;
             *free = (*free).max(now());
+        }
+        // What a server said within the last moments counts for a reader.
+        let was_wiped = |one: &Parted| {
+            let wiped = self.names[one.name].wiped;
+            wiped.is_some_and(|wiped| one.began < wiped && wiped + SEEN_FOR < now())
+        };
+        let wiped = parted.iter().find(|one| was_wiped(one));
+        if result.is_ok()
+            && let Some(one) = wiped
+        {
+            let (shown, wiped) = (
+                &self.plan().names[one.name].name,
+                self.names[one.name].wiped,
+            );
+            let text = format!(
+                "p{process}.{task}: unlock says that {shown} was held, which the server lost at {wiped:?}"
+            );
+            return self.violation(text);
+        }
+        if result.is_err() {
+            parted.iter().for_each(|_| self.may_lose(process));
         }
         let round_trip = 2 * self.plan().delay.least;
         let asked = parted.iter().filter_map(|one| one.asked).min();
@@ -290,7 +326,8 @@ impl Judge {
     }
 
     /// Notes that the future of an unlock was dropped.
-    pub fn left(&mut self, parted: &Parted) {
+    pub fn left(&mut self, process: usize, parted: &Parted) {
+        self.may_lose(process);
         self.owed(parted.name);
     }
 

@@ -51,6 +51,14 @@ impl Judge {
 
     /// Judges the numbers of a client of a process once nothing is under way, and after its end.
     pub fn counts(&mut self, process: usize, stats: &Stats, is_closed: bool) {
+        let lost = stats.lost;
+        let lost = lost.gone + lost.expired + lost.displaced + lost.forced;
+        let may = self.lost.get(&process).copied().unwrap_or(0) + self.forgotten;
+        if self.plan().weather == "calm" && !is_closed && lost > may {
+            self.violation(format!(
+                "p{process} counts {lost} lost holds, of {may} that may be"
+            ));
+        }
         for (kind, numbers) in stats.kinds() {
             if numbers.waiting > 0 {
                 self.violation(format!(

@@ -31,8 +31,11 @@ struct Corner {
 
 /// Returns the corner that a seed has.
 fn corner(seed: u64) -> Option<Corner> {
-    use Kind::{Counted, Expirable, Fair, Fenced, Plain, ReadWrite, Reentrant, Spin};
+    use Kind::{Counted, Expirable, Fair, Fenced, Latch, Plain, ReadWrite, Reentrant, Spin};
     const MOST: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable];
+    const SENT: &[Kind] = &[
+        Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable, Latch,
+    ];
     const HELD: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Plain, Spin];
     let corner =
         |kinds, act: Draw, turn: fn(&mut Plan, &mut Rng)| Some(Corner { kinds, act, turn });
@@ -43,7 +46,7 @@ fn corner(seed: u64) -> Option<Corner> {
         8 | 16 => corner(&LOCKS, shared_by_tasks, busy),
         26 => corner(&[Reentrant, Fair, Fenced], crossing, pair),
         4 | 22 => corner(MOST, sparse, few),
-        6 | 36 => corner(MOST, late, slow),
+        6 | 36 => corner(SENT, late, slow),
         7 => corner(HELD, kept, forgetful),
         _ => None,
     }
@@ -102,6 +105,7 @@ fn shared(chance: &mut Rng, kind: Kind, at: usize, clients: usize) -> Shared {
         client: chance.usize(..clients),
         total: match kind {
             Kind::Counted | Kind::Expirable => chance.u32(1..=3),
+            Kind::Latch => 200,
             _ => 1,
         },
     }
@@ -336,6 +340,9 @@ fn crossing(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
 
 /// Levels and permits, whose requests may be late.
 fn late(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
+    if names[at].kind == Kind::Latch {
+        return Act::CountDown(at);
+    }
     if odds(chance, 10) {
         return Act::Adopt;
     }

@@ -201,7 +201,9 @@ impl Task<'_> {
         let result = called.await;
         judge(|judge| match &result {
             Some(result) => judge.unlocked(self.id(), &parted, result),
-            None => parted.iter().for_each(|parted| judge.left(parted)),
+            None => parted
+                .iter()
+                .for_each(|parted| judge.left(self.id().0, parted)),
         });
     }
 
