@@ -58,7 +58,7 @@ impl Test {
     /// Returns what it has in place of a deployment, if anything.
     fn means(&self) -> &'static str {
         match &*self.place {
-            "layers" => "source",
+            "layers/main" => "source",
             place if place.starts_with("src/protocol") => "model",
             place if place.starts_with("src/") => "unit",
             _ => "real",

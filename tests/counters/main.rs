@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
 mod both;
+mod expirable_semaphore;
 mod latch;
 mod permits;
 mod semaphore;

@@ -1,5 +1,5 @@
-//! A user without permission to publish: its releases take effect, whatever the kind of lock or counter. `tracing.rs`
-//! tests that the operator is told once.
+//! A user without permission to publish: its releases take effect, whatever the kind of lock or counter.
+//! `tracing/faults.rs` tests that the operator is told once.
 
 use crate::support::probe::{eventually_free, is_before_7, millis, secs, soon};
 use crate::support::{builder, eventually};

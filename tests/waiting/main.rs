@@ -11,6 +11,7 @@ mod handover;
 mod mixture;
 mod read_write;
 mod readers;
+mod share;
 #[path = "../support/mod.rs"]
 mod support;
 mod turns;
