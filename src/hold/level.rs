@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::lease::Lease;
 use super::request::AcquireRequest;
@@ -111,25 +111,43 @@ impl AcquireRequest {
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.client.ensure_open()?;
         let local = self.local();
-        if let Some(hold) = local.live(&self.owner) {
-            self.ensure_kind(&hold)?;
-            let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
-            let adopted = async move { request.adopt_here(&here, &adopted).await };
-            match self.client.in_task(&hold, adopted).await? {
-                // The task may have been done long before this call was polled.
-                Some(AdoptedHere::Moved(guard)) => return self.timely(guard).map(Some),
-                // The task does not add this guard. If nobody takes its result, a level that was here before stays as
-                // it was.
-                Some(AdoptedHere::Stands(sent)) => return self.guard(&hold, sent),
-                // Its levels may be in another process by now.
-                None => {}
-            }
+        if let Some(guard) = self.adopt_own(&local).await? {
+            return Ok(Some(guard));
         }
         // In other processes only a named owner has levels.
         if !self.owner.is_named() {
             return Ok(None);
         }
-        Attempt::new(self, &local).adopt().await
+        let mut attempt = Attempt::new(self, &local);
+        let _asking = attempt.turn().await?;
+        // Another call of this owner may have brought a hold here while this one waited for its turn.
+        if let Some(guard) = self.adopt_own(&local).await? {
+            return Ok(Some(guard));
+        }
+        match (attempt.adopt().await?, self.own(&local)) {
+            (Some(Attempted::Granted(guard)), _) => Ok(Some(guard)),
+            (Some(_), Some(hold)) => self.reenter(&local, &hold).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Adopts a level for an owner if it has a hold in this process.
+    async fn adopt_own(&self, local: &LocalLock) -> Result<Option<LockGuard>, Error> {
+        let Some(hold) = local.live(&self.owner) else {
+            return Ok(None);
+        };
+        self.ensure_kind(&hold)?;
+        let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
+        let adopted = async move { request.adopt_here(&here, &adopted).await };
+        match self.client.in_task(&hold, adopted).await? {
+            // The task may have been done long before this call was polled.
+            Some(AdoptedHere::Moved(guard)) => self.timely(guard).map(Some),
+            // The task does not add this guard. If nobody takes its result, a level that was here before stays as it
+            // was.
+            Some(AdoptedHere::Stands(sent)) => self.guard(&hold, sent),
+            // Its levels may be in another process by now.
+            None => Ok(None),
+        }
     }
 
     /// Adopts a level for an owner that has a hold in this process. Takes the first of these that exists:
@@ -300,22 +318,34 @@ impl AcquireRequest {
         self.client.ensure_open()?;
         let local = self.local();
         // Levels of this process come first, since no request is needed to find them.
-        if let Some(hold) = local.live(&self.owner) {
-            // Another process may have taken over a level without a guard.
-            let may_be_elsewhere = hold.may_be_elsewhere() && hold.has_spare_level();
-            let released = match self.client.release_level(&local, &hold, None) {
-                Some(given_back) => self.client.finish_release(given_back, &self.name).await,
-                None => Err(self.not_held()),
-            };
-            let is_gone = |error: &Error| error.kind() == ErrorKind::LeaseLost;
-            if !may_be_elsewhere || !released.as_ref().is_err_and(is_gone) {
-                return released;
-            }
+        if let Some(released) = self.unlock_own(&local).await {
+            return released;
         }
         if !self.owner.is_named() {
             return Err(self.not_held());
         }
-        Attempt::new(self, &local).take_over_and_release().await
+        let mut attempt = Attempt::new(self, &local);
+        let _asking = attempt.turn().await?;
+        // As in `adopt`.
+        if let Some(released) = self.unlock_own(&local).await {
+            return released;
+        }
+        attempt.take_over_and_release().await
+    }
+
+    /// Releases one level of this owner's hold in this process. Returns `None` if there is no such hold, or if another
+    /// process has taken its level over.
+    async fn unlock_own(&self, local: &LocalLock) -> Option<Result<(), Error>> {
+        let hold = local.live(&self.owner)?;
+        // Another process may have taken over a level without a guard.
+        let may_be_elsewhere = hold.may_be_elsewhere() && hold.has_spare_level();
+        let released = match self.client.release_level(local, &hold, None) {
+            Some(given_back) => self.client.finish_release(given_back, &self.name).await,
+            None => Err(self.not_held()),
+        };
+        let is_gone = |error: &Error| error.kind() == ErrorKind::LeaseLost;
+        let is_elsewhere = may_be_elsewhere && released.as_ref().is_err_and(is_gone);
+        (!is_elsewhere || !self.owner.is_named()).then_some(released)
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`, for a level that is counted

@@ -18,7 +18,7 @@ use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
 
 /// How long an accepted grant is remembered: longer than from there to its hold in the local lock, or to its release.
-const LATELY: Duration = Duration::from_secs(1);
+pub(super) const LATELY: Duration = Duration::from_secs(1);
 
 /// The holds of this client that stand in server queues, by their acquisition ids.
 ///

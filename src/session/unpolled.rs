@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::backend::Answer;
-use super::grants::GrantNews;
+use super::grants::{GrantNews, LATELY};
 use super::place::SHOWN_WITHIN;
 use super::releaser::Releaser;
 use crate::clock::BootInstant;
@@ -31,8 +31,9 @@ impl Releaser {
             return;
         }
         // The waiter may have accepted the grant, and even be releasing the hold. Then a release here would look like a
-        // loss.
-        let is_known = |it: u64| self.grants.is_known(it) || self.has(place, it);
+        // loss. Of news that was read late, nobody knows that any more.
+        let is_old = sent.until(BootInstant::now()) >= LATELY;
+        let is_known = |it: u64| is_old || self.grants.is_known(it) || self.has(place, it);
         if numeral(number).is_some_and(|it| !is_known(it)) {
             self.release_unclaimed(place.clone(), number.to_owned());
         }
@@ -46,8 +47,9 @@ impl Releaser {
 
     /// Releases the lock that was moved to a hold that nobody here has. If that fails, the lock is free after a lease.
     fn release_unclaimed(self: &Arc<Self>, place: HoldKey, gone: String) {
-        let releaser = self.clone();
+        let (releaser, owing) = (self.clone(), self.reaper.owing());
         self.runtime.spawn(async move {
+            let _owing = owing;
             let Some(call) = fair::give_back(&place, &gone) else {
                 return;
             };

@@ -3,8 +3,10 @@
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, RedLock, ReentrantLock};
-use tokio::time::{Instant, sleep};
+use redlatch::{
+    Client, DistributedLock, Error, ErrorKind, LockGuard, NamedLock, Owner, RedLock, ReentrantLock,
+};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::probe::{begin, kind, millis, secs, stranger};
 use crate::{three, two};
@@ -93,6 +95,61 @@ async fn calls_of_one_owner_that_asked_at_the_same_time_do_not_lose_each_others_
         polled.unlock().await.unwrap();
         unpolled.unlock().await.unwrap();
         assert!(!lock.is_locked().await.unwrap());
+    }
+}
+
+/// One call of an owner adopts a level from elsewhere, and another one locks.
+async fn adopts_beside<L>(here: L, there: L)
+where
+    L: NamedLock + DistributedLock<Guard = LockGuard>,
+{
+    for polls in 1.. {
+        drop(there.lock().await.unwrap().detach());
+        let mut adopting = Box::pin(here.adopt());
+        if is_ready(&mut adopting, polls).await {
+            return;
+        }
+        let locked = here.lock().await.unwrap();
+        let adopted = adopting.await.unwrap().expect("a level was left");
+        assert!(!locked.is_lost() && !adopted.is_lost(), "{polls}");
+        sleep(secs(60)).await;
+        assert_eq!(here.hold_count().await.unwrap(), 2, "{polls}");
+        adopted.unlock().await.unwrap();
+        locked.unlock().await.unwrap();
+        assert!(!here.is_locked().await.unwrap(), "{polls}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adopted_level_takes_none_of_its_owner_away() {
+    let owner = Owner::named("req-7");
+    let (_server, client, other) = two().await;
+    let both = |name| [&client, &other].map(|client| client.read_write_lock(name).owned_by(&owner));
+    let [here, there] = both("reads");
+    adopts_beside(here.reader(), there.reader()).await;
+    let [here, there] = both("writes");
+    adopts_beside(here.writer(), there.writer()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn grant_that_lay_unread_is_lost_at_once_if_the_lock_was_released_meanwhile() {
+    for by in ["force", "handle"] {
+        let (_server, client, other) = two().await;
+        let both = client.read_write_lock("job");
+        let lock = both.owned_by(&Owner::named("req-7")).writer();
+        // From then on the server has the script, and one poll is enough for a grant.
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        let unpolled = begin(lock.lock());
+        sleep(secs(2)).await;
+        match by {
+            "force" => assert!(lock.force_unlock().await.unwrap()),
+            _ => lock.unlock().await.unwrap(),
+        }
+        let others = stranger(&other.read_write_lock("job").writer());
+        let theirs = others.lock().await.unwrap();
+        let stale = unpolled.await.unwrap();
+        timeout(millis(100), stale.lost()).await.expect(by);
+        theirs.unlock().await.unwrap();
     }
 }
 

@@ -14,6 +14,7 @@
 //!    may be given up in between. Only the code that takes it out of the session's `Grants` acts on it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::debug;
 
@@ -28,6 +29,9 @@ use crate::protocol::fair;
 use crate::session::grants::GrantNews;
 use crate::session::left::Handoff;
 use crate::session::share::{Asking, LeftHere};
+
+/// From this age on, a grant is checked: it may have been read so late because nobody polled its call.
+const OLD: Duration = Duration::from_millis(500);
 
 impl Attempt<'_> {
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must
@@ -92,13 +96,18 @@ impl Attempt<'_> {
         {
             return Ok(Attempted::Yielded);
         }
-        // A read-write lock is granted to its owner under a second acquisition id too, if one of two calls of that
-        // owner was not polled for long. This one gives its level back, and takes one of the other's hold instead.
-        if self.request.kind.sides().is_some() && self.request.own(self.local).is_some() {
+        if self.is_second() {
             return Ok(Attempted::Yielded);
         }
         debug!(count, "granted");
         self.commit(sent, tokens).map(Attempted::Granted)
+    }
+
+    /// Whether the owner has another hold here. A read-write lock is granted to its owner under a second acquisition id
+    /// too, if one of two calls of that owner was not polled for long. This one then gives its level back, and takes one
+    /// of the other's hold instead.
+    pub(super) fn is_second(&self) -> bool {
+        self.request.kind.sides().is_some() && self.request.own(self.local).is_some()
     }
 
     /// Takes over a handoff, if there is one. Returns `None` if the lock has to be requested. A handoff that does not
@@ -165,13 +174,19 @@ impl Attempt<'_> {
                 format!("the server granted {name:?} without a token"),
             ));
         }
-        if sent.until(BootInstant::now()) >= lease_mode.lease().get() {
+        let now = BootInstant::now();
+        let age = sent.until(now);
+        if age >= lease_mode.lease().get() {
             // Nobody polled this call until the lease had passed, and others may have the lock now. The `Undo` stays
             // armed.
             return Err(self.request.too_late());
         }
         self.hold
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
+        if age >= OLD {
+            // What was told of the lock meanwhile, such as its release by force, found no such hold here.
+            self.hold.lock().schedule.check(now);
+        }
         for displaced in self.local.install(&self.hold) {
             if displaced.is_live() {
                 // The lock was freed by force, and the answers to the two grants may have come in the wrong order. A

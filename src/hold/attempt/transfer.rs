@@ -14,8 +14,7 @@
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::hold::attempt::Attempt;
-use crate::hold::guard::LockGuard;
+use crate::hold::attempt::{Attempt, Attempted};
 use crate::options::LeaseTime;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::answer::Adopted;
@@ -23,10 +22,11 @@ use crate::protocol::lock::TransferSource;
 use crate::session::unlock::LevelRelease;
 
 impl Attempt<'_> {
-    /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
+    /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move, and
+    /// `Yielded` if the level was given back because the owner has another hold here by now.
     ///
     /// A separate request reads the token of a fenced lock. The `Undo` stays armed until then.
-    pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
+    pub(crate) async fn adopt(mut self) -> Result<Option<Attempted>, Error> {
         match self
             .take_over(Some(self.request.lease_mode.lease()))
             .await?
@@ -34,8 +34,11 @@ impl Attempt<'_> {
             Some((sent, source)) => {
                 // Only one token, since the hold of a named owner is not passed on.
                 let token = self.request.token(&self.hold, &source).await?;
-                self.commit(sent, token.map(|token| Tokens::new(token, 1)))
-                    .map(Some)
+                if self.is_second() {
+                    return Ok(Some(Attempted::Yielded));
+                }
+                let guard = self.commit(sent, token.map(|token| Tokens::new(token, 1)))?;
+                Ok(Some(Attempted::Granted(guard)))
             }
             None => Ok(None),
         }
