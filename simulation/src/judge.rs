@@ -109,8 +109,9 @@ pub struct Parted {
     began: u64,
     deadline: u64,
     is_overtaken: bool,
-    /// When that was, unless it is the hold of a reader, whose server vouches for it in advance.
-    asked: Option<u64>,
+    /// When that was.
+    ended: u64,
+    reads: bool,
 }
 
 #[derive(Default)]

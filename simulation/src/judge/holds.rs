@@ -255,7 +255,8 @@ impl Judge {
             began: hold.began,
             deadline,
             is_overtaken: hold.is_overtaken,
-            asked: (!hold.reads).then(now),
+            ended: now(),
+            reads: hold.reads,
         })
     }
 
@@ -279,7 +280,7 @@ impl Judge {
         // What a server said within the last moments counts for a reader.
         let was_wiped = |one: &Parted| {
             let wiped = self.names[one.name].wiped;
-            wiped.is_some_and(|wiped| one.began < wiped && wiped + SEEN_FOR < now())
+            wiped.is_some_and(|wiped| one.began < wiped && wiped + SEEN_FOR < one.ended)
         };
         let wiped = parted.iter().find(|one| was_wiped(one));
         if result.is_ok()
@@ -298,9 +299,9 @@ impl Judge {
             parted.iter().for_each(|_| self.may_lose(process));
         }
         let round_trip = 2 * self.plan().delay.least;
-        let asked = parted.iter().filter_map(|one| one.asked).min();
+        let is_unasked = |one: &Parted| !one.reads && now() < one.ended + round_trip;
         match result {
-            Ok(()) if asked.is_some_and(|asked| now() < asked + round_trip) => {
+            Ok(()) if parted.iter().any(is_unasked) => {
                 let text = format!(
                     "p{process}.{task}: unlock vouches for what it asked no server, held since {since}"
                 );
