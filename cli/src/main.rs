@@ -72,7 +72,7 @@ fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
                 .build()
                 .map_err(|error| Failure::system("cannot start", &error))?;
             let server = args.server;
-            return runtime.block_on(async {
+            let ended = runtime.block_on(async {
                 let code = match command {
                     Command::Run(run) => return run::run(&server, run, notes).await,
                     Command::Ls(ls) => list::ls(&server, &ls, notes, args.json).await,
@@ -84,6 +84,9 @@ fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
                 };
                 code.map(Ending::Code)
             });
+            // A name server that does not answer keeps no program from its end.
+            runtime.shutdown_background();
+            return ended;
         }
     };
     code.map(Ending::Code)

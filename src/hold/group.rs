@@ -71,7 +71,11 @@ async fn gather(
     }
     held.sort_by_key(|(at, _)| *at);
     let guards = held.into_iter().map(|(_, guard)| guard).collect();
-    all_acknowledged(guards).await.map(Some)
+    let guards = all_acknowledged(guards).await?;
+    match guards.iter().find(|guard| guard.is_lost()) {
+        Some(lost) => Err(lost.lost_error()),
+        None => Ok(Some(guards)),
+    }
 }
 
 /// One of the locks, with its index in the set.

@@ -223,8 +223,16 @@ impl Lease {
         }
         let alone = !self.request.lease_mode.is_renewed() && self.hold.has_one_guard();
         match self.set(lease, alone).await? {
-            true => Ok(()),
+            true => self.went_on(),
             false => Err(self.gone()),
+        }
+    }
+
+    /// Fails if the hold was lost while the server was asked, which releases it whatever the answer says.
+    fn went_on(&self) -> Result<(), Error> {
+        match self.loss() {
+            None | Some(LossReason::Unlocked) => Ok(()),
+            Some(reason) => Err(self.lost_for(reason)),
         }
     }
 
@@ -298,10 +306,9 @@ impl Lease {
             let call = key.kind.shape().check(std::iter::once(key));
             let answer = client.run(&call, self.hold.timeout).await?;
             let standing = answer.reply.standing(1);
-            if standing.map_err(|error| call.blame(error))? == [true] {
-                Ok(())
-            } else {
-                Err(self.gone())
+            match standing.map_err(|error| call.blame(error))? == [true] {
+                true => self.went_on(),
+                false => Err(self.gone()),
             }
         };
         client.within(Box::pin(verify)).await

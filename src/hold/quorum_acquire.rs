@@ -359,6 +359,7 @@ async fn ask(
     loop {
         if let Some(hold) = request.own(&local) {
             if let Some(guard) = request.reenter(&local, &hold).await? {
+                let guard = guard.acknowledged().await?;
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
             // It has ended in the meantime, so it is requested like any other.

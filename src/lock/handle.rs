@@ -215,7 +215,8 @@ impl Handle {
                 ForceReleased::Released => true,
                 // An earlier, unanswered send of this call may have freed the lock.
                 ForceReleased::Free => answer.repeated,
-                ForceReleased::Others => false,
+                // Nothing was released, so what the guards here had is still owed.
+                ForceReleased::Others => return Ok(false),
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
             };
             for undo in owed {

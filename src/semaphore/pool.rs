@@ -139,10 +139,10 @@ impl Pool {
 
     /// Asks the server at once if no call of this process waits for the semaphore. Otherwise, or if it does not get
     /// the permits, joins the local queue behind the calls that came before. A single attempt joins no queue.
-    async fn in_order(
-        &self,
+    async fn in_order<'a>(
+        &'a self,
         name: &LockName,
-        take: &mut PermitCall<'_>,
+        take: &mut PermitCall<'a>,
         deadline: Deadline,
     ) -> Result<Option<Permits>, Error> {
         let client = &self.counter.client;
@@ -160,6 +160,10 @@ impl Pool {
             return Ok(None);
         }
         let place = line.stand(Role::InQueue, None, &client.releaser.runtime);
+        if place.now().is_none() && take.record.is_in_doubt() {
+            // It may have taken what the call ahead of it waits for, and asks nothing until that has gone.
+            *take = self.take(name, take.record.key.count)?;
+        }
         let turn = pin!(place.comes());
         if client.in_queue(Some(name), &wait, turn).await?.is_none() {
             return Ok(None);
@@ -245,7 +249,7 @@ impl PermitCall<'_> {
         }
         match Taken::decode(&answer.reply, record.key.name.key()) {
             Ok(Taken::Granted) => {
-                record.taken(answer.sent);
+                record.taken(answer.sent)?;
                 let left = self.lease.map_or(Duration::MAX, |lease| {
                     let end = answer.sent.plus(lease.get() - lease.margin());
                     BootInstant::now().until(end)

@@ -45,25 +45,32 @@ impl<D> LocalLockRef<D> {
         &self,
         pass: impl FnOnce(&Handoff<D>) -> Option<Arc<Hold>>,
     ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
-        self.change(|state| {
+        let (handoff, hold, joinable) = self.change(|state| {
             let handoff = state.left.take(self.side)?;
+            let mut joinable = None;
             // Readers may share the lock, so only an exclusive hold shows that the handoff is void.
-            let is_had = self.side == Side::Exclusive
-                && state.owners.exclusive.holds().any(|it| it.is_live());
+            let is_had = state.owners.exclusive.holds().any(|it| it.is_live());
             let hold = match is_had {
                 true => None,
                 false => pass(&handoff),
             };
             if let Some(hold) = &hold {
                 // Readers do not keep other processes from reading, so they count as no turn.
-                if self.side == Side::Exclusive {
-                    state.turns.is_had();
-                    state.turns.count(true);
+                match self.side {
+                    Side::Exclusive => {
+                        state.turns.is_had();
+                        state.turns.count(true);
+                    }
+                    // The schedule of the hold before it is no longer told of cuts.
+                    Side::Shared => joinable = state.joinable.replace(hold.clone()),
                 }
                 state.put(self.side, hold);
             }
-            Some((handoff, hold))
-        })
+            Some((handoff, hold, joinable))
+        })?;
+        // Outside the mutex, as in `install`.
+        drop(joinable);
+        Some((handoff, hold))
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) struct LockState<D> {
     /// The last granted hold of a reader, whose record other readers may join.
     ///
     /// It may have ended. What counts is its record, and `Record::join` tells whether any hold has that.
-    joinable: Option<Arc<Hold>>,
+    pub(super) joinable: Option<Arc<Hold>>,
     /// The handoff for the next waiter.
     pub(super) left: Left<D>,
     /// Whether this process may take the lock once more, or others go first.

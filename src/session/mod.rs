@@ -396,7 +396,7 @@ impl Session {
             let record = undo.clone();
             match undo.run().await? {
                 true => Ok(()),
-                false => Err(record.lost()),
+                false => self.ensure_open().and_then(|()| Err(record.lost())),
             }
         };
         self.within(Box::pin(returning)).await

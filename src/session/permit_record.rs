@@ -98,18 +98,19 @@ impl PermitRecord {
     }
 
     /// Notes that a call of this client was granted the permits, by a request sent at `sent`. They count as held until
-    /// they are removed from the registry.
-    pub(crate) fn taken(&self, sent: BootInstant) {
+    /// they are removed from the registry. Fails if the client has closed in the meantime, and given them back.
+    pub(crate) fn taken(&self, sent: BootInstant) -> Result<(), Error> {
         self.granted(sent);
         let records = self.permits.lock();
-        // Unless the client has closed in the meantime and given them back.
-        if records.contains_key(&self.id) {
-            self.lock().held_since = Some(sent);
-            let Self { key, permits, .. } = self;
-            permits
-                .tally
-                .permits_taken(key.counted(), key.name.key(), key.count);
+        if !records.contains_key(&self.id) {
+            return Err(Error::closed());
         }
+        self.lock().held_since = Some(sent);
+        let Self { key, permits, .. } = self;
+        permits
+            .tally
+            .permits_taken(key.counted(), key.name.key(), key.count);
+        Ok(())
     }
 
     /// Notes that the permits are no longer held, if they were.

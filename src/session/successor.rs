@@ -62,6 +62,7 @@ impl Hold {
         // From now on, no release that was owed for the old hold may be sent, as it would release the next hold.
         old.release = LastRelease::Done;
         state.hold(now, next.lease_mode, tokens);
+        state.look_after(self.key(), now);
         drop(old);
         self.record.enter();
         Some(self.beside(next, state))

@@ -66,8 +66,12 @@ impl Session {
             local.forget(hold);
             return Some(LevelRelease::Shared(hold.clone()));
         }
-        let undo = self.releaser.undo(hold, local);
         // The hold goes on, and keeps its place in the local lock.
+        if left == Remainder::Levels && hold.record.was_joined() {
+            // The server counts one level for all readers of the record, so nothing is released.
+            return Some(LevelRelease::Shared(hold.clone()));
+        }
+        let undo = self.releaser.undo(hold, local);
         if left == Remainder::Levels {
             return Some(LevelRelease::Undo(undo));
         }

@@ -10,7 +10,7 @@ use redlatch::{
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::support::probe::{acquiring, kind, millis, passes, secs, stranger};
+use crate::support::probe::{acquiring, begin, kind, millis, passes, secs, stranger};
 use crate::{client, two};
 
 #[tokio::test(start_paused = true)]
@@ -379,4 +379,39 @@ async fn server_without_replicas_grants_nothing_to_a_client_that_asks_for_one() 
     let lock = client.lock("job");
     assert_eq!(kind(lock.lock().await), ErrorKind::Backend);
     assert!(!lock.is_locked().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_closing_gave_back_are_handed_to_nobody() {
+    let (_server, client, other) = two().await;
+    let [mine, theirs] = [&client, &other].map(|client| client.semaphore("s"));
+    mine.try_set_permits(1).await.unwrap();
+    // From then on the server has the script, and one poll is enough for a grant.
+    mine.acquire().await.unwrap().release().await.unwrap();
+    let granted = begin(mine.acquire());
+    client.close().await;
+    let permit = theirs.try_acquire().await.unwrap();
+    assert!(permit.is_some());
+    assert_eq!(kind(granted.await), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_may_have_permits_does_not_wait_behind_one_that_wants_them() {
+    let (server, client, other) = two().await;
+    let [mine, theirs] = [&client, &other].map(|client| client.semaphore("s"));
+    mine.try_set_permits(2).await.unwrap();
+    let permit = theirs.acquire().await.unwrap();
+    server.stop_answering();
+    let [many, one] = [2, 1].map(|count| {
+        let mine = mine.clone();
+        tokio::spawn(async move { mine.acquire_many(count).await })
+    });
+    sleep(secs(2)).await;
+    server.resume();
+    permit.release().await.unwrap();
+    let waited = Instant::now();
+    many.await.unwrap().unwrap().release().await.unwrap();
+    one.await.unwrap().unwrap().release().await.unwrap();
+    assert!(waited.elapsed() < secs(20), "{:?}", waited.elapsed());
+    assert_eq!(mine.available_permits().await.unwrap(), 2);
 }

@@ -91,9 +91,8 @@ impl Node {
             Broken::Cut(error) => Broken::Unsent(error),
             broken => broken,
         })?;
-        // A replica answers a look too, and may be out of date.
         if is_of_replica(looked.last()) {
-            return Err(Fault::Refused("READONLY by its role".to_owned()));
+            return Err(Fault::Refused(OF_REPLICA.to_owned()));
         }
         let (changes, answer) = decide(call, steps, &looked)?;
         if changes.is_empty() {
@@ -105,6 +104,9 @@ impl Node {
             .await
     }
 }
+
+/// A replica answers a look too, and may be out of date. This refuses its answer.
+const OF_REPLICA: &str = "READONLY by its role";
 
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
@@ -230,8 +232,13 @@ async fn sequence(
         refusals(&looked[..1])?;
         let (changes, answer) = decide(call, steps, &looked[1..])?;
         if changes.is_empty() {
-            refusals(&send(line, &[WireRequest::of(&["UNWATCH"])]).await?)?;
-            return Ok(answer);
+            let words = [["UNWATCH"], ["ROLE"]].map(|words| WireRequest::of(&words));
+            let said = send(line, &words).await?;
+            refusals(&said[..1])?;
+            return match is_of_replica(said.last()) {
+                true => Err(Failure::Refused(OF_REPLICA.to_owned())),
+                false => Ok(answer),
+            };
         }
         // The future may not have been polled for a long time. Nothing is changed after the call's time is over, since
         // its caller has given up by then.
