@@ -415,3 +415,53 @@ async fn call_that_may_have_permits_does_not_wait_behind_one_that_wants_them() {
     assert!(waited.elapsed() < secs(20), "{:?}", waited.elapsed());
     assert_eq!(mine.available_permits().await.unwrap(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn release_by_force_that_was_meant_for_others_leaves_nothing_held() {
+    let (_server, client, other) = two().await;
+    let lock = |client: &Client| client.read_write_lock("job").owned_by(&Owner::unique());
+    let mine = lock(&client).read().await.unwrap();
+    let found = client.admin().inspect("job").await.unwrap().unwrap();
+    let theirs = lock(&other).read().await.unwrap();
+    assert!(!client.admin().force_unlock(&found).await.unwrap());
+    assert!(mine.is_lost() && !theirs.is_lost());
+    theirs.unlock().await.unwrap();
+    let writer = lock(&other);
+    let writer = writer.try_write_for(secs(1)).await.unwrap();
+    assert!(
+        writer.is_some(),
+        "the hold that was ended here was released"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn extension_that_is_answered_after_the_end_of_its_hold_is_none() {
+    let (server, client, other) = two().await;
+    let lock = client.lock("job").lease(secs(2));
+    let guard = lock.lock().await.unwrap();
+    sleep(millis(1_800)).await;
+    server.stop_answering();
+    let mut extending = begin(guard.extend(secs(60)));
+    guard.lost().await;
+    server.resume();
+    assert_eq!(kind(extending.as_mut().await), ErrorKind::LeaseLost);
+    drop(extending);
+    let next = other.lock("job").try_lock_for(secs(5)).await.unwrap();
+    assert!(next.is_some(), "it was released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_level_of_a_shared_record_vouches_for_nothing_that_no_server_confirms() {
+    let (server, client, _other) = two().await;
+    let lock = || client.read_write_lock("job").owned_by(&Owner::unique());
+    let first = lock();
+    let outer = first.read().await.unwrap();
+    let beside = lock().read().await.unwrap();
+    let inner = first.read().await.unwrap();
+    sleep(millis(100)).await;
+    server.stop_answering();
+    assert_eq!(kind(inner.unlock().await), ErrorKind::Timeout);
+    server.resume();
+    beside.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+}
