@@ -17,9 +17,6 @@ const PATIENCE: u64 = 3_000;
 /// A sign of life lasts for as long as clients take to be gone.
 const SIGN: &str = "lock_sign";
 
-/// What a call leaves whose reply was lost.
-const MARKS: [&str; 2] = ["redlatch_permit", "redlatch_call"];
-
 /// What a server has of a name.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Kept {
@@ -432,8 +429,7 @@ impl Judge {
             let is_kept = names
                 .filter(|shared| keys.contains(&shared.name))
                 .any(|shared| key.contains(&shared.name));
-            let is_mark = MARKS.iter().any(|mark| key.starts_with(mark));
-            if (!is_kept || is_mark)
+            if !is_kept
                 && !UNENDING
                     .iter()
                     .chain(&[SIGN])
