@@ -47,6 +47,13 @@ pub struct Shared {
     pub total: u32,
 }
 
+impl Shared {
+    /// Whether it is taken together with others.
+    pub fn is_of_set(&self) -> bool {
+        self.name.starts_with("set:")
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     Wait,

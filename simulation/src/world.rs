@@ -338,7 +338,7 @@ impl World {
                     if memory != Memory::All {
                         self.forgets(server);
                     }
-                    if memory == Memory::Nothing && self.servers.len() != 3 {
+                    if memory == Memory::Nothing && !self.plan.topology.shares_data() {
                         judge(|judge| judge.wiped(server));
                     }
                 }

@@ -345,7 +345,7 @@ impl AcquireRequest {
         };
         let is_gone = |error: &Error| error.kind() == ErrorKind::LeaseLost;
         let is_elsewhere = may_be_elsewhere && released.as_ref().is_err_and(is_gone);
-        (!is_elsewhere || !self.owner.is_named()).then_some(released)
+        (!is_elsewhere).then_some(released)
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`, for a level that is counted

@@ -113,14 +113,18 @@ impl Judge {
         // Others of its process wait for a call that nobody polls.
         let calls = self.calls.values().filter(|call| call.absent > 0);
         let unpolled: Vec<_> = calls.map(|call| call.process).collect();
+        self.pass_over(most, |call| {
+            call.names == [name] && call.began < began && !unpolled.contains(&call.process)
+        });
+    }
+
+    /// Counts that these calls were overtaken, which they may be fewer than `most` times.
+    fn pass_over(&mut self, most: u32, is_overtaken: impl Fn(&Call) -> bool) {
         let mut starved = Vec::new();
-        for call in self.calls.values_mut() {
-            let is_overtaken = call.names == [name] && call.began < began;
-            if is_overtaken && !unpolled.contains(&call.process) {
-                call.overtaken += 1;
-                if call.overtaken == most {
-                    starved.push(format!("p{}.{} {}", call.process, call.task, call.what));
-                }
+        for call in self.calls.values_mut().filter(|call| is_overtaken(call)) {
+            call.overtaken += 1;
+            if call.overtaken == most {
+                starved.push(format!("p{}.{} {}", call.process, call.task, call.what));
             }
         }
         for call in starved {
@@ -134,21 +138,10 @@ impl Judge {
         if self.plan().weather != "calm" {
             return;
         }
-        let mut overtaken = Vec::new();
-        for call in self.calls.values_mut() {
-            let is_overtaken = call.names == [name] && call.process == process;
-            if is_overtaken && call.absent == 0 && call.began + SLACK < began {
-                call.overtaken += 1;
-                if call.overtaken == OVERTAKEN {
-                    overtaken.push(format!("p{process}.{} {}", call.task, call.what));
-                }
-            }
-        }
-        for call in overtaken {
-            self.violation(format!(
-                "{call} was overtaken by later calls of its process"
-            ));
-        }
+        self.pass_over(OVERTAKEN, |call| {
+            let is_here = call.names == [name] && call.process == process;
+            is_here && call.absent == 0 && call.began + SLACK < began
+        });
     }
 
     fn check_span(&mut self, call: &Call, outcome: &str) {
@@ -213,10 +206,11 @@ impl Judge {
                 } else {
                     self.names[name].leaked
                 };
-                let shown = self.names[name].counted_down;
-                if kind == Kind::Latch && self.excuse(name, 0).is_none() && count + shown < total {
+                let counted = self.names[name].counted_down;
+                if kind == Kind::Latch && self.excuse(name, 0).is_none() && count + counted < total
+                {
                     self.violation(format!(
-                        "{key}: {count} of {total} are left, and {shown} calls counted down"
+                        "{key}: {count} of {total} are left, and {counted} calls counted down"
                     ));
                 }
                 if kind == Kind::Counted

@@ -1,10 +1,10 @@
 //! What is judged of the data of servers: that a lock ends by itself, that the server has what a guard believes, and
 //! that nothing stays there of which nobody knows.
 
-use redlatch::{MemoryServer, Stored, Watched};
+use redlatch::{Stored, Watched};
 
 use super::calls::UNENDING;
-use super::{Belief, Call, Judge};
+use super::{Belief, Call, Hold, Judge};
 use crate::front::keys;
 use crate::machine::now;
 use crate::plan::{Kind, Shared, Topology};
@@ -90,6 +90,12 @@ impl Judge {
             }
             Topology::Cluster | Topology::Sentinels => plan.weather == "calm",
         }
+    }
+
+    /// Returns the servers that count for a name.
+    fn homes(&self, name: usize) -> Vec<usize> {
+        let servers = 0..self.servers.len();
+        servers.filter(|one| self.is_home(*one, name)).collect()
     }
 
     /// A name is another on a server than before.
@@ -262,37 +268,33 @@ impl Judge {
         }
     }
 
+    /// The same, by what it has now.
+    fn stands(&self, server: usize, about: (usize, usize), until: u64) -> bool {
+        let memory = &self.servers[server];
+        let lock = memory.stored(&self.plan().names[about.0].name);
+        let look = &mut |key: &str| memory.stored(key);
+        self.has(server, about, until, lock.as_ref(), look)
+    }
+
     /// Judges a grant by the data of the servers.
     pub(super) fn backed_at_first(&mut self, name: usize, process: usize, until: u64) {
         let is_red = self.plan().names[name].kind == Kind::Red;
-        let servers: Vec<_> = (0..self.servers.len())
-            .filter(|one| self.is_home(*one, name))
-            .collect();
+        let servers = self.homes(name);
         let known = &self.names[name];
         // A server may lose what it granted while others are asked.
         let is_shaken = is_red && self.disturbed.is_some();
         if servers.is_empty() || is_shaken || known.stretched > now() || known.ahead.is_some() {
             return;
         }
-        let shown = self.plan().names[name].name.clone();
-        let has = servers.iter().filter(|server| {
-            let memory = &self.servers[**server];
-            let lock = memory.stored(&shown);
-            self.has(
-                **server,
-                (name, process),
-                until,
-                lock.as_ref(),
-                &mut |key| memory.stored(key),
-            )
-        });
-        let has = has.count();
+        let stands = |server: &&usize| self.stands(**server, (name, process), until);
+        let has = servers.iter().filter(stands).count();
         let least = if is_red {
             self.servers.len() / 2 + 1
         } else {
             1
         };
         if has < least {
+            let shown = self.plan().names[name].name.clone();
             self.violation(format!(
                 "p{process} is granted {shown} until {until}, which {has} servers have"
             ));
@@ -333,62 +335,61 @@ impl Judge {
 
     /// Judges holds that no server has any more: their holders are told, by their clients or by the server.
     fn gone(&mut self) {
-        let shaken = self.disturbed.unwrap_or(0) + PATIENCE > now();
-        let mut holds = std::mem::take(&mut self.holds);
+        let holds = self.holds.iter();
+        let gone: Vec<_> = holds
+            .filter(|(_, hold)| self.is_gone(hold))
+            .map(|(id, _)| *id)
+            .collect();
         let mut wrong = Vec::new();
-        for hold in holds.values_mut() {
-            let known = &self.names[hold.name];
-            let is_known = match &hold.belief {
-                Belief::Lock(guard) => guard.is_lost() || guard.remaining() == 0,
-                _ => true,
-            };
-            let is_excused = is_known
-                || shaken
-                || self.paused.contains_key(&hold.process)
-                || self.plan().names[hold.name].kind == Kind::Red
-                || known.stretched > now()
-                || known.ahead.is_some();
-            let mut homes = (0..self.servers.len()).filter(|one| self.is_home(*one, hold.name));
-            let about = (hold.name, hold.process);
-            let is_there = |server| {
-                let memory: &MemoryServer = &self.servers[server];
-                let lock = memory.stored(&self.plan().names[hold.name].name);
-                self.has(server, about, now(), lock.as_ref(), &mut |key| {
-                    memory.stored(key)
-                })
-            };
-            if is_excused || homes.clone().next().is_none() || homes.any(is_there) {
+        for (id, hold) in &mut self.holds {
+            if !gone.contains(id) {
                 hold.gone = None;
                 continue;
             }
             let since = *hold.gone.get_or_insert_with(now);
             if since + PATIENCE < now() {
-                hold.gone = Some(u64::MAX - PATIENCE);
                 wrong.push((hold.process, hold.name, hold.since, since));
             }
         }
-        self.holds = holds;
         for (process, name, since, gone) in wrong {
             let shown = &self.plan().names[name].name;
             let text = format!(
                 "p{process} has {shown} since {since}, no server has had it since {gone}, and nobody is told"
             );
+            self.names[name].is_wrong = true;
             self.violation(text);
+        }
+    }
+
+    /// Whether a guard is trusted though no server has its hold.
+    fn is_gone(&self, hold: &Hold) -> bool {
+        let Belief::Lock(guard) = &hold.belief else {
+            return false;
+        };
+        let known = &self.names[hold.name];
+        let is_excused = guard.is_lost()
+            || guard.remaining() == 0
+            || self.disturbed.unwrap_or(0) + PATIENCE > now()
+            || self.paused.contains_key(&hold.process)
+            || self.plan().names[hold.name].kind == Kind::Red
+            || known.stretched > now()
+            || known.ahead.is_some()
+            || known.is_wrong;
+        let about = (hold.name, hold.process);
+        let stands = |server: usize| self.stands(server, about, now());
+        !is_excused && {
+            let homes = self.homes(hold.name);
+            !homes.is_empty() && !homes.into_iter().any(stands)
         }
     }
 
     /// Judges the places in the queue of a fair lock: no more than calls that wait.
     fn crowded(&mut self, name: usize, patience: u64) {
-        let places = (0..self.servers.len())
-            .filter(|one| self.is_home(*one, name))
-            .filter_map(|one| self.servers[one].stored(&self.names[name].line))
-            .map(|line| line.parts.len());
-        let places = places.max().unwrap_or(0);
-        let waiting = self
-            .calls
-            .values()
-            .filter(|call| call.names.contains(&name));
-        let waiting = waiting.count();
+        let homes = self.homes(name).into_iter();
+        let lines = homes.filter_map(|one| self.servers[one].stored(&self.names[name].line));
+        let places = lines.map(|line| line.parts.len()).max().unwrap_or(0);
+        let calls = self.calls.values();
+        let waiting = calls.filter(|call| call.names.contains(&name)).count();
         if places <= waiting {
             self.names[name].crowded = None;
             return;
@@ -411,8 +412,7 @@ impl Judge {
             let stored = self.servers[*server].stored(&shared.name);
             stored.is_some_and(|one| one.parts[0].1 == total)
         };
-        let mut homes = (0..self.servers.len()).filter(|one| self.is_home(*one, name));
-        let Some(server) = homes.find(is_free) else {
+        let Some(server) = self.homes(name).into_iter().find(is_free) else {
             return;
         };
         self.waits(name, self.names[name].kept[server].since, patience);

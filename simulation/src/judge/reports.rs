@@ -6,7 +6,7 @@ use redlatch::stats::Stats;
 
 use super::{JUDGE, Judge};
 use crate::machine::{now, running};
-use crate::plan::Topology;
+use crate::plan::{Shared, Topology};
 
 /// When each process last said each thing that is said at most once in a time, of each server.
 pub(super) type Said = BTreeMap<(usize, &'static str, String), u64>;
@@ -55,11 +55,7 @@ impl Judge {
         let lost = lost.gone + lost.expired + lost.displaced + lost.forced;
         let may = self.lost.get(&process).copied().unwrap_or(0) + self.forgotten;
         // A set may lose locks that it has while it waits for others.
-        let has_sets = self
-            .plan()
-            .names
-            .iter()
-            .any(|one| one.name.starts_with("set:"));
+        let has_sets = self.plan().names.iter().any(Shared::is_of_set);
         if self.plan().weather == "calm" && !has_sets && !is_closed && lost > may {
             self.violation(format!(
                 "p{process} counts {lost} lost holds, of {may} that may be"

@@ -7,15 +7,13 @@
 
 use fastrand::Rng;
 
+use super::crowd::POLL_CAP;
 use super::{
     Act, Ask, By, Care, Ending, Event, Fault, Kind, LONGEST_LEASE, Plan, Section, Shared, Step,
     Topology, odds, pick, steps,
 };
 use crate::chance::mixed;
 use crate::server::Memory;
-
-/// A waiter that is not told of a release waits until the judge sees it.
-const POLL_CAP: u64 = 30_000;
 
 const LOCKS: [Kind; 4] = [Kind::Reentrant, Kind::Fair, Kind::Fenced, Kind::ReadWrite];
 

@@ -11,7 +11,7 @@ use super::{
 use crate::chance::mixed;
 
 /// In calm weather. A waiter that is not told of a release waits until the judge sees it.
-const POLL_CAP: u64 = 30_000;
+pub(super) const POLL_CAP: u64 = 30_000;
 
 pub(super) fn gather(plan: &mut Plan) {
     if !matches!(plan.seed % 10, 0 | 9) {

@@ -78,7 +78,7 @@ pub(super) fn act(chance: &mut Rng, names: &[Shared], at: usize, is_calm: bool) 
 pub(super) fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
     let kind = names[at].kind;
     let sets: Vec<_> = (0..names.len())
-        .filter(|at| names[*at].name.starts_with("set:"))
+        .filter(|at| names[*at].is_of_set())
         .collect();
     let is_set = sets.contains(&at) && odds(chance, 60);
     let nests = !is_set
