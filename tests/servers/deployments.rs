@@ -113,7 +113,9 @@ async fn what_tls_cannot_write_at_once_arrives_whole_and_in_order() {
     };
     let config = Config::server("127.0.0.1", server.port()).tls(Tls::new().roots(server.ca_pem()));
     let builder = Client::builder().config(config);
+    // A request may take a sixth of the lease at most.
     let builder = builder.command_timeout(Duration::from_secs(60));
+    let builder = builder.watchdog_lease(Duration::from_secs(360));
     let client = builder.build().await.unwrap();
     let guard = client.lock("k").lock().await.unwrap();
     let sent = || client.stats().traffic.bytes_sent;
