@@ -213,9 +213,9 @@ impl Releaser {
     ) -> Result<Vec<bool>, Error> {
         let mut turns = Vec::with_capacity(holds.len());
         // All tasks take several turns in one order, so that no two wait for each other.
-        let mut in_order: Vec<_> = holds.iter().collect();
-        in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
-        for hold in in_order {
+        let mut in_order: Vec<_> = holds.iter().map(|hold| (hold.key(), hold)).collect();
+        in_order.sort_by_key(|(key, _)| (key.name.key(), key.number()));
+        for (_, hold) in in_order {
             turns.push(self.turn(hold).await?);
         }
         let mut were_held: Vec<_> = holds.iter().map(|hold| Self::was_held(hold)).collect();
