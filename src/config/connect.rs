@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Config;
@@ -20,7 +22,7 @@ use super::Config;
 /// A client opens every connection through it, reconnects included: those for commands, for messages and for
 /// transactions, to sentinels and to all servers that a cluster or sentinels name. The stream then carries TLS, if it
 /// is configured, the login, and the choice of the database. A call that takes longer than
-/// [`connect_timeout`](Config::connect_timeout) is dropped.
+/// [`connect_timeout`](Config::connect_timeout) is dropped, and one that panics has failed.
 ///
 /// A closure that takes an [`Address`] and returns a future implements it.
 ///
@@ -148,8 +150,11 @@ impl<C: Connect> DynConnect for C {
 }
 
 impl Connector {
+    /// Opens a stream. The application's code may panic, which counts as a server that is out of reach.
     pub(crate) async fn open(&self, address: Address) -> io::Result<Stream> {
-        self.0.open(address).await
+        let opened = AssertUnwindSafe(async { self.0.open(address).await }).catch_unwind();
+        let panicked = |_| Err(io::Error::other("the connector panicked"));
+        opened.await.unwrap_or_else(panicked)
     }
 }
 

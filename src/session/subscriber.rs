@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::backend::{Node, PushEvent, Subscribed};
+use super::backend::{Node, PushEvent};
 use super::hub::Hub;
 use crate::error::Error;
 
@@ -52,10 +52,21 @@ impl Hub {
         let mut asking = None;
         // Whether a message came in since the last pulse, which proves as much as an answer.
         let mut is_alive = false;
+        let mut is_due = false;
         loop {
+            // Only between round trips. Otherwise the UNSUBSCRIBE of a channel could overtake its SUBSCRIBE.
             if asking.is_none() {
+                let mut proves = false;
+                if std::mem::take(&mut is_due) {
+                    self.leave(&node, &subscriber).await;
+                    if self.lock().retire(&node, &subscriber) {
+                        return;
+                    }
+                    self.lock().ask_again(&node);
+                    proves = !std::mem::take(&mut is_alive);
+                }
                 let channels = self.take_unasked(&node);
-                if !channels.is_empty() {
+                if proves || !channels.is_empty() {
                     asking = Some(Box::pin(self.ask(&node, channels)));
                 }
             }
@@ -90,18 +101,7 @@ impl Hub {
                     }
                 }
                 () = subscriber.changed.notified() => {}
-                // Only between round trips. Otherwise the UNSUBSCRIBE of a channel could overtake its SUBSCRIBE.
-                _ = pulse.tick(), if asking.is_none() => {
-                    self.leave(&node, &subscriber).await;
-                    if self.lock().retire(&node, &subscriber) {
-                        return;
-                    }
-                    self.lock().ask_again(&node);
-                    let channels = self.take_unasked(&node);
-                    if !std::mem::take(&mut is_alive) || !channels.is_empty() {
-                        asking = Some(Box::pin(self.ask(&node, channels)));
-                    }
-                }
+                _ = pulse.tick() => is_due = true,
             }
         }
     }
@@ -109,8 +109,8 @@ impl Hub {
     /// Subscribes, and waits until that is done. Without channels, only proves that the connection is alive.
     ///
     /// Returns the channels that are then subscribed. A channel whose slot has moved, or that was refused, is not among
-    /// them. It remains marked as asked, unless it has to be asked for again at once. Dropping this future does not
-    /// unsend the commands: see invariant 1.
+    /// them. It remains marked as asked: it is asked for again with the next pulse, or by its new server. Dropping this
+    /// future does not unsend the commands: see invariant 1.
     async fn ask(
         &self,
         node: &Arc<Node>,
@@ -127,27 +127,8 @@ impl Hub {
         if proved.is_err() {
             return (Vec::new(), proved);
         }
-        let here = |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
-            Subscribed::Here => Some(channel),
-            Subscribed::Elsewhere => {
-                self.ask_anew(node, &channel);
-                None
-            }
-            // Asked for again with the next pulse.
-            Subscribed::Refused => None,
-        };
+        let here = |(channel, answer)| self.backend.subscribed(node, answer).then_some(channel);
         (asked.into_iter().filter_map(here).collect(), proved)
-    }
-
-    /// Clears the mark of a channel whose slot has come back to this server in the meantime, so that it is asked for
-    /// again. Otherwise, `deal` assigns it to its new server.
-    ///
-    /// Both conditions are needed: the map has the slot on this server, and the hub has assigned the channel to it.
-    fn ask_anew(&self, node: &Node, name: &str) {
-        let is_here = self.backend.home(name).is_some_and(|home| *home == *node);
-        if let Some(channel) = self.lock().channels.get_mut(name) {
-            channel.asked &= !(is_here && channel.home == Some(node.id()));
-        }
     }
 
     /// Handles a connection on which a command failed. Until the channels are subscribed on another one, messages may

@@ -152,6 +152,13 @@ impl Cluster {
         Move { slot, from, to }
     }
 
+    /// Has the owner of a slot say that another server has it. That one goes on saying that the owner has it.
+    pub fn disown(&self, slot: u16, owner: &Server, other: &Server) {
+        let (slot, other) = (slot.to_string(), id(other));
+        let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &other];
+        done(&mut owner.connection(), &words);
+    }
+
     fn is_ready(&self, node: &Server) -> bool {
         let info = node.connection().command(&["CLUSTER", "INFO"]).text();
         let known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());

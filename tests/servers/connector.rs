@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -306,4 +307,33 @@ async fn broken_connection_is_replaced_through_the_connector() {
     let two = client(&server).await;
     assert!(two.lock("k").try_lock().await.unwrap().is_none());
     guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn connector_that_panics_is_asked_again() {
+    let server = Server::start();
+    let port = server.port();
+    let panics = Arc::new(AtomicBool::new(true));
+    let by = {
+        let panics = panics.clone();
+        move |_: Address| {
+            let panics = panics.load(Ordering::Relaxed);
+            async move {
+                assert!(!panics, "not now");
+                TcpStream::connect(("127.0.0.1", port)).await
+            }
+        }
+    };
+    let config = Config::server("redis.internal", 6379).connector(by);
+    let client = Client::builder().config(config).connect_lazily();
+    let client = client.command_timeout(millis(200)).build().await.unwrap();
+    let lock = client.lock("k");
+    eventually("the reason is known", async || {
+        let error = lock.try_lock().await.unwrap_err();
+        error.to_string().contains("the connector panicked")
+    })
+    .await;
+    panics.store(false, Ordering::Relaxed);
+    eventually("it is connected", async || lock.try_lock().await.is_ok()).await;
+    client.close().await;
 }

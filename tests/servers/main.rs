@@ -14,6 +14,7 @@ mod credentials;
 mod deployments;
 #[path = "../support/family.rs"]
 mod family;
+mod redirects;
 mod replicas;
 mod sentinel;
 #[path = "../support/mod.rs"]

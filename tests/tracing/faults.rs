@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use crate::support::mixed::{KINDS, try_take};
+use crate::support::scene::patient;
 use crate::support::{self, builder, eventually};
 use crate::{Log, PASSWORD};
 use redlatch::config::Protocol;
 use redlatch::{Client, Config, LossReason, Owner};
-use redlatch_testkit::{Proxy, Server};
+use redlatch_testkit::{Cluster, Proxy, Server};
 use tokio::task::JoinSet;
 
 #[tokio::test]
@@ -331,4 +332,25 @@ fn told_by(error: redlatch::Error) -> String {
         next = error.source();
     }
     told
+}
+
+#[tokio::test]
+async fn servers_that_disagree_about_a_slot_move_it_at_most_ten_times_a_second() {
+    let cluster = Cluster::start();
+    let (log, _recording) = Log::record();
+    let client = patient(builder(cluster.url())).build().await.unwrap();
+    let (owner, other) = cluster.owner("job");
+    let began = Instant::now();
+    // Each of them says that the other one has the slot.
+    cluster.disown(cluster.slot("job"), owner, other);
+    let lock = client.lock("job");
+    let asking = tokio::spawn(async move { lock.lock().await.map(drop) });
+    // The client has learnt of all slots at first.
+    let moves = || log.text().matches(" slots=1\n").count();
+    eventually("it was moved there and back", async || moves() >= 4).await;
+    let most = began.elapsed().as_millis() / 100 + 1;
+    let moves = moves();
+    assert!(moves as u128 <= most, "{moves} moves, at most {most}");
+    asking.abort();
+    client.close().await;
 }

@@ -1,7 +1,7 @@
 //! Processes that no message reaches, or that are far away, beside a process that always wants the lock.
 
-use crate::support::builder;
 use crate::support::probe::{NEVER, millis, secs, soon, stranger};
+use crate::support::{self, builder};
 use redlatch::{Client, DistributedGuard, NamedLock};
 use redlatch_testkit::{Proxy, Reply, Server};
 use tokio::task::JoinSet;
@@ -116,4 +116,34 @@ async fn process_that_is_far_away_has_its_turn() {
     let one = patient(proxy.url()).await;
     proxy.delay(millis(200));
     has_its_sections(one.lock("k"), "far away").await;
+}
+
+#[tokio::test]
+async fn channels_that_nobody_waits_on_are_left_though_new_ones_come_without_a_pause() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let holder = support::client(&server).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    // While one subscription is under way, there is always another call that needs the next.
+    proxy.delay(millis(20));
+    let mut guards = Vec::new();
+    let mut calls = JoinSet::new();
+    let everything = async {
+        for number in 0.. {
+            let name = number.to_string();
+            guards.push(holder.lock(&name).lock().await.unwrap());
+            let lock = client.lock(&name);
+            calls.spawn(async move { lock.try_lock_for(millis(100)).await });
+            sleep(millis(5)).await;
+            let listened = format!("{client:?}");
+            let (_, channels) = listened.split_once("channels: ").unwrap();
+            let channels: usize = channels.split(',').next().unwrap().parse().unwrap();
+            if number > 300 && channels < number / 2 {
+                break;
+            }
+        }
+    };
+    soon(everything).await;
+    calls.shutdown().await;
+    client.close().await;
 }

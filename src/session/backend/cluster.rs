@@ -31,7 +31,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The shortest time between two such rounds, however many calls go unanswered. It doubles up to [`DEEP_BREATH`] in a
 /// long silence.
 const BREATH: Duration = Duration::from_millis(100);
-/// The longest of these times.
+/// How long a redirection does not change who has a slot after another one has. Servers that disagree may redirect to
+/// each other for a while, and each change has holds checked and channels subscribed to again.
+const SETTLED: Duration = BREATH;
+/// The longest of the times between two rounds.
 const DEEP_BREATH: Duration = Duration::from_millis(400);
 
 /// The servers of one cluster.
@@ -68,6 +71,8 @@ struct Map {
     /// The servers with a slot, and those that a slot is moving to.
     nodes: HashMap<Server, Arc<Node>>,
     slots: Slots<Arc<Node>>,
+    /// When redirections have changed the owners of slots lately.
+    moved: HashMap<u16, BootInstant>,
 }
 
 impl Cluster {
@@ -82,6 +87,7 @@ impl Cluster {
             map: RwLock::new(Map {
                 nodes: HashMap::new(),
                 slots: Slots::new(),
+                moved: HashMap::new(),
             }),
             stale: Notify::new(),
             disowned: Mutex::default(),
@@ -164,7 +170,8 @@ impl Cluster {
         self.write().node(&self.maker, &address)
     }
 
-    /// Records that a slot has moved to the server that a redirection names, and returns that server.
+    /// Records that a slot has moved to the server that a redirection names, unless it has moved just now. Returns that
+    /// server.
     ///
     /// Holds and subscriptions learn of the move, unless it was known.
     pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
@@ -173,7 +180,13 @@ impl Cluster {
             // In one step: in between, a server without a slot may be let go.
             let mut map = self.write();
             let node = map.node(&self.maker, &address);
-            let is_news = map.slots.learn(redirect.slot, &node);
+            let now = BootInstant::now();
+            map.moved.retain(|_, at| at.until(now) < SETTLED);
+            let is_settled = !map.moved.contains_key(&redirect.slot);
+            let is_news = is_settled && map.slots.learn(redirect.slot, &node);
+            if is_news {
+                map.moved.insert(redirect.slot, now);
+            }
             (node, is_news)
         };
         if is_news {

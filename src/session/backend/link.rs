@@ -77,19 +77,27 @@ impl Link {
         self.due.is_some_and(|due| due <= BootInstant::now())
     }
 
-    /// Sends commands together, and waits for the replies to all of them.
+    /// Sends requests together, and waits for the replies to all of them. Returns the reply to the last command of each.
     ///
     /// Pushes that come in between are passed over. Dropping the future leaves replies unread, after which the link
     /// must not be used.
     pub(super) async fn talk(&mut self, requests: &[WireRequest]) -> io::Result<Vec<Said>> {
         // A server that hung up may have said why, so its words are read before the error of the write is returned.
         let sent = self.send(requests).await;
-        let mut replies = Vec::new();
-        while replies.len() < requests.len() {
-            match self.next().await {
-                Ok(Heard::Reply(said)) => replies.push(said),
-                Ok(_) => {}
-                Err(ended) => return Err(sent.err().unwrap_or(ended)),
+        let mut replies = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut unread = request.commands();
+            while unread > 0 {
+                match self.next().await {
+                    Ok(Heard::Reply(said)) => {
+                        unread -= 1;
+                        if unread == 0 {
+                            replies.push(said);
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(ended) => return Err(sent.err().unwrap_or(ended)),
+                }
             }
         }
         // The next reader would take the rest for replies to its own requests.

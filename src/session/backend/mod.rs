@@ -150,19 +150,6 @@ pub(crate) enum Disruption {
     Forced(String),
 }
 
-/// The outcome of subscribing to a channel.
-///
-/// Known once a PING that was sent behind the command is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subscribed {
-    /// Messages arrive from now on.
-    Here,
-    /// Another server has the slot. The map has been updated.
-    Elsewhere,
-    /// The server has refused, or has not answered. Either is logged once for each server.
-    Refused,
-}
-
 impl Backend {
     /// Connects to the server or servers that `config` names. Returns the backend and the stream of disruptions.
     ///
@@ -363,20 +350,20 @@ impl Backend {
         node.listener.tell(command, channel, self.timeout).await
     }
 
-    /// Returns the outcome of a subscription, and updates the map if the slot has moved.
+    /// Returns whether a channel is subscribed, and updates the map if its slot has moved.
     ///
     /// A refusal is logged once for each server. It is not an error: the connection is good, and other channels may be
     /// allowed.
-    pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: ChannelOrder) -> Subscribed {
+    pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: ChannelOrder) -> bool {
         match (asked.outcome(), self.cluster()) {
             (Ok(Some(redirect)), Some(cluster)) => {
                 cluster.learn(&redirect, node);
-                Subscribed::Elsewhere
+                false
             }
-            (Ok(_), _) => Subscribed::Here,
+            (Ok(_), _) => true,
             (Err(text), _) => {
                 node.cannot_subscribe(&text);
-                Subscribed::Refused
+                false
             }
         }
     }

@@ -165,7 +165,7 @@ impl Node {
         left: Duration,
     ) -> Result<Reply, SendError> {
         let answered = match self.steps(call) {
-            Some(steps) => Box::pin(self.step(call, steps, left))
+            Some(steps) => Box::pin(self.step(call, steps, form.asking, left))
                 .await
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
@@ -394,12 +394,7 @@ pub(super) fn request(call: &Call<'_>, form: SendForm) -> WireRequest {
         .chain(keys)
         .chain(call.args.iter().copied());
     let length = head.len() + call.keys.len() + call.args.len();
-    let request = match form.asking {
-        // Both go in one piece: a command between them would use up the permission.
-        true => WireRequest::of(&["ASKING"]),
-        false => WireRequest::default(),
-    };
-    request
+    WireRequest::asking(form.asking)
         .runs(call.script, form.whole)
         .and(length, words, form.publish)
 }

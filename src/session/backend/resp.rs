@@ -56,6 +56,16 @@ impl WireRequest {
         Self::default().then(words)
     }
 
+    /// Creates a request to add a command to, which goes behind ASKING if the slot is being moved to its server.
+    ///
+    /// Both go in one piece: a command between them would use up the permission.
+    pub(super) fn asking(asking: bool) -> Self {
+        match asking {
+            true => Self::of(&["ASKING"]),
+            false => Self::default(),
+        }
+    }
+
     /// Adds a command with these words.
     pub(super) fn then(self, words: &[&str]) -> Self {
         let words = words.iter().map(|word| Arg::Text(word));

@@ -45,6 +45,7 @@ impl Node {
         &self,
         call: &Call<'_>,
         steps: &dyn CompareAndChange,
+        asking: bool,
         left: Duration,
     ) -> Result<Reply, Fault> {
         let end = BootInstant::now().plus(left);
@@ -52,26 +53,26 @@ impl Node {
         let takes = take.is_some();
         if let Some(take) = take {
             let key = call.keys.first().copied().unwrap_or_default();
-            match self.commands.ask(set(key, &take), left).await? {
+            match self.commands.ask(set(key, &take, asking), left).await? {
                 Err(text) => return Err(Fault::Refused(text)),
                 Ok(Reply::Nil) => {}
                 Ok(_) => return Ok(take.answer),
             }
         }
         if takes || steps.only_asks() {
-            return self.change(call, steps, end).await;
+            return self.change(call, steps, asking, end).await;
         }
         let left = BootInstant::now().until(end);
         let done = self
             .transactions
-            .run(call, steps, self.commands.epoch(), left)
+            .run(call, steps, asking, self.commands.epoch(), left)
             .await?;
         if !steps.looks_again(&done) {
             return Ok(done);
         }
         // The call that this one undoes went over the connection for commands, and may still be on its way there. So
         // the look goes over that connection, behind it.
-        self.change(call, steps, end).await
+        self.change(call, steps, asking, end).await
     }
 
     /// Looks at the keys, and runs a transaction if there is something to change.
@@ -81,10 +82,11 @@ impl Node {
         &self,
         call: &Call<'_>,
         steps: &dyn CompareAndChange,
+        asking: bool,
         end: BootInstant,
     ) -> Result<Reply, Fault> {
         let left = BootInstant::now().until(end);
-        let questions = look(call).chain([WireRequest::of(&["ROLE"])]);
+        let questions = look(call, asking).chain([WireRequest::of(&["ROLE"])]);
         let looks = questions.map(|request| self.commands.ask(request, left));
         let looked = try_join_all(looks).await.map_err(|broken| match broken {
             // Looking changes nothing, so nothing is in doubt.
@@ -100,10 +102,13 @@ impl Node {
         }
         let left = BootInstant::now().until(end);
         self.transactions
-            .run(call, steps, self.commands.epoch(), left)
+            .run(call, steps, asking, self.commands.epoch(), left)
             .await
     }
 }
+
+/// How long a sequence waits for the one under way, before it gets a connection of its own.
+const TURN: Duration = Duration::from_millis(250);
 
 /// A replica answers a look too, and may be out of date. This refuses its answer.
 const OF_REPLICA: &str = "READONLY by its role";
@@ -117,7 +122,8 @@ pub(super) struct Transactions {
     /// A connection on which nothing is watched or queued, with the number that the connection for commands had when it
     /// was made. If that number has changed, the server may have too.
     ///
-    /// Locked for the whole sequence, so that sequences wait for each other.
+    /// Locked for the whole sequence, so that sequences wait for each other: not for long, since one may be part of a
+    /// future that nobody polls.
     idle: Mutex<Option<(u64, Link)>>,
 }
 
@@ -140,6 +146,7 @@ impl Transactions {
         &self,
         call: &Call<'_>,
         steps: &dyn CompareAndChange,
+        asking: bool,
         epoch: u64,
         budget: Duration,
     ) -> Result<Reply, Fault> {
@@ -151,15 +158,15 @@ impl Transactions {
         };
         let end = BootInstant::now().plus(budget);
         let done = async {
-            let mut idle = self.idle.lock().await;
+            let mut idle = timeout(TURN.min(budget / 4), self.idle.lock()).await.ok();
             // Put back only once the sequence is complete.
-            let mut line = match idle.take() {
+            let mut line = match idle.as_mut().and_then(|idle| idle.take()) {
                 Some((at, line)) if at == epoch && !line.is_due() => line,
                 _ => self.dial().await.map_err(Broken::Unsent)?,
             };
             let place = line.place.clone();
             let answer = tokio::select! {
-                answer = sequence(&mut line, call, steps, &in_doubt, end) => answer,
+                answer = sequence(&mut line, call, steps, asking, &in_doubt, end) => answer,
                 // The answers of a former primary no longer count.
                 () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
             };
@@ -167,7 +174,9 @@ impl Transactions {
                 Failure::Broken(error) => broken(error).into(),
                 Failure::Refused(text) => Fault::Refused(text),
             })?;
-            *idle = Some((epoch, line));
+            if let Some(idle) = &mut idle {
+                **idle = Some((epoch, line));
+            }
             Ok(answer)
         };
         match timeout(budget, done).await {
@@ -177,9 +186,13 @@ impl Transactions {
         }
     }
 
-    /// Closes the connection, once the sequence under way has ended.
+    /// Closes the connection, once the sequence under way has ended. Waits no longer than for a connection.
     pub(super) async fn close(&self) {
-        drop(self.idle.lock().await.take());
+        drop(
+            timeout(self.dialer.patience, self.idle.lock())
+                .await
+                .map(|mut idle| idle.take()),
+        );
     }
 
     /// Connects on the runtime of the client.
@@ -220,13 +233,14 @@ async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
     steps: &dyn CompareAndChange,
+    asking: bool,
     in_doubt: &AtomicBool,
     end: BootInstant,
 ) -> Result<Reply, Failure> {
     loop {
         let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
-        let mut requests = vec![WireRequest::of(&watch)];
-        requests.extend(look(call));
+        let mut requests = vec![asked(asking, &watch)];
+        requests.extend(look(call, asking));
         let looked = send(line, &requests).await?;
         // Without the watch, others could change what is read here.
         refusals(&looked[..1])?;
@@ -245,7 +259,8 @@ async fn sequence(
         if BootInstant::now() >= end {
             return Err(Failure::Broken(silent()));
         }
-        let mut requests = vec![WireRequest::of(&["MULTI"])];
+        // Permission that is asked for in front of MULTI lasts up to EXEC.
+        let mut requests = vec![asked(asking, &["MULTI"])];
         requests.extend(changes);
         requests.push(WireRequest::of(&["EXEC"]));
         in_doubt.store(true, Ordering::Relaxed);
@@ -272,14 +287,14 @@ async fn send(line: &mut Link, requests: &[WireRequest]) -> Result<Vec<Said>, Fa
 /// Returns the commands that read the keys of a call: value and remaining lease of each.
 ///
 /// Only both together tell a lock without a lease from a lock that is gone.
-fn look(call: &Call<'_>) -> impl Iterator<Item = WireRequest> {
+fn look(call: &Call<'_>, asking: bool) -> impl Iterator<Item = WireRequest> {
     let keys = call.keys.iter();
-    keys.flat_map(|key| {
-        [
-            WireRequest::of(&["GET", key]),
-            WireRequest::of(&["PTTL", key]),
-        ]
-    })
+    keys.flat_map(move |key| ["GET", "PTTL"].map(|command| asked(asking, &[command, key])))
+}
+
+/// Returns a command, behind ASKING if the slot is being moved to the server that it goes to.
+fn asked(asking: bool, words: &[&str]) -> WireRequest {
+    WireRequest::asking(asking).then(words)
 }
 
 /// Decides which commands change the keys, and what the answer is then. `looked` has the replies to [`look`].
@@ -303,9 +318,9 @@ fn decide(
 }
 
 /// Returns the command that takes a key if it is free.
-fn set(key: &str, take: &Take<'_>) -> WireRequest {
+fn set(key: &str, take: &Take<'_>, asking: bool) -> WireRequest {
     let millis = take.millis.to_string();
-    WireRequest::of(&["SET", key, take.value, "PX", &millis, "NX"])
+    asked(asking, &["SET", key, take.value, "PX", &millis, "NX"])
 }
 
 /// Interprets the replies to GET and PTTL of a key.

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use crate::support;
-use crate::support::probe::{calls_of, millis, nothing_left, reset_calls, secs, soon, stranger};
+use crate::support::probe::{
+    begin, calls_of, millis, nothing_left, reset_calls, secs, soon, stranger,
+};
 use crate::support::{builder, client, eventually};
-use redlatch::ErrorKind;
 use redlatch::config::ReleaseBy;
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Proxy, Reply, Server};
 
 use super::{NAME, is, patient, scriptless, take, value};
@@ -326,4 +328,23 @@ async fn locks_that_need_scripts_say_so_by_name() {
     let plain = client.plain_lock(NAME);
     take(&plain).await.unlock().await.unwrap();
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn unlock_that_nobody_polls_holds_up_no_other_and_no_close() {
+    let server = scriptless();
+    // No reply is there at the first poll.
+    let proxy = Proxy::start(server.port()).await;
+    proxy.delay(millis(5));
+    let client = Client::connect(proxy.url()).await.unwrap();
+    let [one, other] = ["one", "other"].map(|name| client.plain_lock(name));
+    // The connection for transactions is there.
+    take(&one).await.unlock().await.unwrap();
+    let unpolled = begin(take(&one).await.unlock());
+    let guard = take(&other).await;
+    soon(guard.verify()).await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+    soon(client.close()).await;
+    drop(unpolled);
 }
