@@ -20,7 +20,7 @@
 local NEVER = 922337203685477
 
 if redis.call('EXISTS', KEYS[4]) == 1 then
-  return {'returned'}
+  return from_primary {'returned'}
 end
 local value = redis.call('GET', KEYS[1])
 if value and not counts(value) then

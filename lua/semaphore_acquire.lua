@@ -12,7 +12,7 @@
 
 local mark = redis.call('GET', KEYS[2])
 if mark == 'returned' then
-  return {'returned'}
+  return from_primary {'returned'}
 end
 local value = redis.call('GET', KEYS[1])
 if value and not counts(value) then
@@ -20,7 +20,7 @@ if value and not counts(value) then
 end
 local free, permits = tonumber(value or 0), tonumber(ARGV[1])
 if mark then
-  return {'granted', free}
+  return from_primary {'granted', free}
 end
 if free < permits then
   ensure_primary()

@@ -37,9 +37,11 @@ use crate::session::undo::Undo;
 /// [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
 /// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
-/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. If the connection broke
-/// before a call was answered, a key by which the server recognizes a repeated call may remain for two minutes. Java
-/// ignores both keys.
+/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. Permits that were held
+/// for more than 23 hours are given back whether or not the server has that key. If the server has lost its data since,
+/// and the number was set again, the semaphore then has more permits than were set. If the connection broke before a
+/// call was answered, a key by which the server recognizes a repeated call may remain for two minutes. Java ignores both
+/// keys.
 ///
 /// # Examples
 ///
@@ -90,13 +92,6 @@ impl Semaphore {
         let permits = check("the number of permits", permits, 1)?;
         self.0.add_permits(permits.into()).await
     }
-
-    fn permit(&self, undo: Undo<Arc<PermitRecord>>) -> SemaphorePermit {
-        SemaphorePermit {
-            undo,
-            client: self.0.counter.client.clone(),
-        }
-    }
 }
 
 /// Permits of a [`Semaphore`], held until they are released.
@@ -136,8 +131,9 @@ impl SemaphorePermit {
     /// # Errors
     ///
     /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the server no longer knows the permits, for example after a flush;
-    /// the call then changes nothing. If the connection broke and the request was sent again, the call returns `Ok`
-    /// even so: the first request may have released the permits. [`Timeout`](crate::ErrorKind::Timeout) or
+    /// the call then changes nothing. This is noticed of permits that were held for at most 23 hours. If the connection
+    /// broke and the request was sent again, the call returns `Ok` even so: the first request may have released the
+    /// permits. [`Timeout`](crate::ErrorKind::Timeout) or
     /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; the release is retried in the
     /// background. [`Closed`](crate::ErrorKind::Closed) if the client was closed, which released the permits.
     ///

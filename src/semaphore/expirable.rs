@@ -118,13 +118,6 @@ impl ExpirableSemaphore {
     pub async fn release_permit(&self, id: &PermitId) -> Result<bool, Error> {
         self.0.release_permit(*id).await
     }
-
-    fn permit(&self, undo: Undo<Arc<PermitRecord>>) -> ExpirablePermit {
-        ExpirablePermit {
-            undo,
-            client: self.0.counter.client.clone(),
-        }
-    }
 }
 
 /// Permits of an [`ExpirableSemaphore`], held until they are released or their lease ends.

@@ -1,7 +1,7 @@
 //! The methods that both semaphores have, with their documentation.
 
-/// Implements the common methods for a semaphore type that wraps a [`Pool`](super::pool::Pool). The type's own method
-/// `permit` makes the `$permit` from the `Undo` of the permits that were acquired. `$constructor` is the name of the
+/// Implements the common methods for a semaphore type that wraps a [`Pool`](super::pool::Pool). A `$permit` has the
+/// `Undo` of the permits that were acquired, and the client. `$constructor` is the name of the
 /// [`Client`](crate::Client)'s method that makes the semaphore, for the examples.
 macro_rules! methods {
     ($semaphore:ty, $permit:ident, $constructor:literal) => {
@@ -160,12 +160,8 @@ macro_rules! methods {
                 &self,
                 permits: u32,
             ) -> Result<$permit, $crate::error::Error> {
-                let taken = self
-                    .0
-                    .acquire(permits, || $crate::options::Deadline::Never)
-                    .await?;
-                let undo = taken.ok_or_else($crate::error::Error::endless)?;
-                Ok(self.permit(undo))
+                let taken = self.acquire_by(permits, || $crate::options::Deadline::Never).await?;
+                taken.ok_or_else($crate::error::Error::endless)
             }
 
             /// Attempts to acquire a permit without waiting. Returns `None` if none is free, or if another call in this
@@ -227,11 +223,7 @@ macro_rules! methods {
                 &self,
                 permits: u32,
             ) -> Result<Option<$permit>, $crate::error::Error> {
-                let taken = self
-                    .0
-                    .acquire(permits, || $crate::options::Deadline::Once)
-                    .await?;
-                Ok(taken.map(|undo| self.permit(undo)))
+                self.acquire_by(permits, || $crate::options::Deadline::Once).await
             }
 
             /// Attempts to acquire a permit, waiting for at most `wait`. Returns `None` if none is free by then.
@@ -305,8 +297,17 @@ macro_rules! methods {
                 wait: std::time::Duration,
             ) -> Result<Option<$permit>, $crate::error::Error> {
                 let deadline = || $crate::options::Deadline::within(wait);
+                self.acquire_by(permits, deadline).await
+            }
+
+            async fn acquire_by(
+                &self,
+                permits: u32,
+                deadline: impl FnOnce() -> $crate::options::Deadline + Send,
+            ) -> Result<Option<$permit>, $crate::error::Error> {
                 let taken = self.0.acquire(permits, deadline).await?;
-                Ok(taken.map(|undo| self.permit(undo)))
+                let client = &self.0.counter.client;
+                Ok(taken.map(|undo| $permit { undo, client: client.clone() }))
             }
 
             /// Returns the number of free permits. This is 0 if the number of permits was never set, and less than 0 if

@@ -108,7 +108,7 @@ impl Pool {
             // Another call was granted this permit, perhaps in another process. Without this line the record would
             // count as in doubt, and its release would leave a `returned` mark on the server.
             record.granted(BootInstant::now());
-            record.undo().run().await
+            record.undo()?.run().await
         };
         self.counter.client.within(Box::pin(release)).await
     }
@@ -199,7 +199,7 @@ impl Pool {
             .transpose()?;
         let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
         Ok(PermitCall {
-            counter: &self.counter,
+            pool: self,
             record: PermitRecord::new(key, timeout, &self.counter.client.permits),
             lease,
             least,
@@ -210,7 +210,7 @@ impl Pool {
 
 /// One call that acquires permits, over all its requests.
 struct PermitCall<'a> {
-    counter: &'a Counter,
+    pool: &'a Pool,
     record: Arc<PermitRecord>,
     lease: Option<LeaseTime>,
     /// How much of the lease must be left when the permits are handed out.
@@ -227,29 +227,30 @@ type Permits = (Undo<Arc<PermitRecord>>, Duration);
 impl PermitCall<'_> {
     /// Asks the server once.
     async fn run(&mut self) -> Result<Asked<Permits>, Error> {
-        let client = &self.counter.client;
+        if self.record.was_passed() {
+            let PermitKey { name, count, .. } = &self.record.key;
+            *self = self.pool.take(name, *count)?;
+        }
+        let client = &self.pool.counter.client;
         let record = self.record.clone();
         // Each request may leave something to undo. None is sent while too much is owed to a server that does not
         // answer.
         client.reaper.ensure_credit(&record.key.name)?;
-        self.undo.get_or_insert_with(|| record.undo());
-        let answer = match client.run(&record.acquire(), record.timeout).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                if error.is_unanswered() {
-                    record.outcome_unknown();
-                }
-                self.nothing_taken();
-                return Err(error);
-            }
-        };
-        // A copy that was sent before this answer may still be carried out, whatever the answer says.
-        if answer.repeated {
+        if self.undo.is_none() {
+            self.undo = Some(record.undo()?);
+        }
+        let answer = client.run(&record.acquire(), record.timeout).await;
+        // A request without an answer may still be carried out. So may a copy that was sent before the answer, whatever
+        // that says.
+        if answer
+            .as_ref()
+            .map_or_else(Error::is_unanswered, |it| it.repeated)
+        {
             record.outcome_unknown();
         }
+        let answer = answer.inspect_err(|_| self.nothing_taken())?;
         match Taken::decode(&answer.reply, record.key.name.key()) {
-            Ok(Taken::Granted) => {
-                record.taken(answer.sent)?;
+            Ok(Taken::Granted) if record.taken(answer.sent) => {
                 let left = self.lease.map_or(Duration::MAX, |lease| {
                     let end = answer.sent.plus(lease.get() - lease.margin());
                     BootInstant::now().until(end)
@@ -261,8 +262,10 @@ impl PermitCall<'_> {
                 self.nothing_taken();
                 Ok(Asked::Busy(ttl.into()))
             }
+            // Nobody polled this call, so that others went ahead of it.
+            Ok(Taken::Granted | Taken::Returned) if record.was_passed() => Ok(Asked::Yielded),
             // The client was closed in the meantime, which released the permits.
-            Ok(Taken::Returned) => Err(Error::closed()),
+            Ok(Taken::Granted | Taken::Returned) => Err(Error::closed()),
             Err(error) => {
                 if error.kind() == ErrorKind::WrongKind {
                     self.nothing_taken();
@@ -288,7 +291,13 @@ impl Wanted for PermitCall<'_> {
     type Output = Permits;
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Permits>, Error> {
-        Ok(self.run().await.unwrap_or_else(Asked::Failed))
+        let others_end = self.pool.counter.client.permits.pass_over(&self.record);
+        let mut asked = self.run().await.unwrap_or_else(Asked::Failed);
+        if let Asked::Busy(refusal) = &mut asked {
+            // By then it shows whether somebody polls those that may have the permits.
+            refusal.remind_in = others_end;
+        }
+        Ok(asked)
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! A permit record stands in the registry from before its permits are requested until the server has them back, or
 //! until nothing is left to give back. Code that removes a record that is still owed sends the request that gives it
-//! back. The request mark makes a second such request harmless.
+//! back. The request mark makes a second such request harmless. A client that closes waits for that code, and enters no
+//! record any more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,6 +25,10 @@ use crate::protocol::counter::RequestMark;
 use crate::protocol::script::{Call, Request};
 use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
 use crate::protocol::sent_over::SentOver;
+
+/// How long a call may take to notice that the time of its request is over. Longer than an executor is usually busy
+/// with other tasks.
+const NOTICED_WITHIN: Duration = Duration::from_millis(500);
 
 /// The permits of one call.
 ///
@@ -45,6 +50,10 @@ pub(crate) struct PermitRecord {
 /// The state of the permits of one call.
 #[derive(Debug, Default)]
 struct PermitState {
+    /// By then, the last request for them has ended here, if anybody polls the call.
+    ends: Option<BootInstant>,
+    /// Whether others went ahead of the call, since nobody polled it.
+    was_passed: bool,
     /// When the request that took them was sent. `None` if none is known to have taken them.
     granted: Option<BootInstant>,
     /// Since when they count as held, if they do.
@@ -77,18 +86,22 @@ impl PermitRecord {
         })
     }
 
-    /// Enters the permit record in the registry, before its permits are requested.
+    /// Enters the permit record in the registry, before its permits are requested. Fails if the client has closed.
     ///
     /// From now on they are owed back until the `Undo` is disarmed.
-    pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
-        self.permits.lock().insert(self.id, self.clone());
+    pub(crate) fn undo(self: &Arc<Self>) -> Result<Undo<Arc<Self>>, Error> {
+        let mut records = self.permits.lock();
+        let open = records.as_mut().ok_or_else(Error::closed)?;
+        open.insert(self.id, (self.clone(), true));
+        drop(records);
         // All earlier requests were answered, or their outcome is noted as unknown.
         self.over.clear();
-        Undo::arm(self.clone())
+        Ok(Undo::arm(self.clone()))
     }
 
-    /// Returns the call that takes the permits.
+    /// Returns the call that takes the permits, which is sent now.
     pub(crate) fn acquire(&self) -> Call<'_> {
+        self.lock().ends = Some(BootInstant::now().plus(self.timeout + NOTICED_WITHIN));
         self.key.acquire().over(&self.over)
     }
 
@@ -98,19 +111,27 @@ impl PermitRecord {
     }
 
     /// Notes that a call of this client was granted the permits, by a request sent at `sent`. They count as held until
-    /// they are removed from the registry. Fails if the client has closed in the meantime, and given them back.
-    pub(crate) fn taken(&self, sent: BootInstant) -> Result<(), Error> {
+    /// they are removed from the registry. Returns `false` if they were given back in the meantime: others went ahead
+    /// of the call, or the client has closed.
+    pub(crate) fn taken(&self, sent: BootInstant) -> bool {
         self.granted(sent);
-        let records = self.permits.lock();
-        if !records.contains_key(&self.id) {
-            return Err(Error::closed());
-        }
+        let mut records = self.permits.lock();
+        let entry = records.as_mut().and_then(|open| open.get_mut(&self.id));
+        let Some((_, is_asking)) = entry else {
+            return false;
+        };
+        *is_asking = false;
         self.lock().held_since = Some(sent);
         let Self { key, permits, .. } = self;
         permits
             .tally
             .permits_taken(key.counted(), key.name.key(), key.count);
-        Ok(())
+        true
+    }
+
+    /// Whether others went ahead of the call, and the permits were given back. The call needs another record.
+    pub(crate) fn was_passed(&self) -> bool {
+        self.lock().was_passed
     }
 
     /// Notes that the permits are no longer held, if they were.
@@ -217,7 +238,9 @@ impl Owed for Arc<PermitRecord> {
 
     /// Writes the request at once if a connection takes it.
     fn post(&mut self) {
-        // Otherwise `return_all` has sent it already.
+        // A client that closes waits for this, while neither the registry nor the reaper has the record.
+        let _owing = self.permits.reaper.owing();
+        // Otherwise `return_all` or `pass_over` has sent it already.
         if self.permits.strike(self) {
             self.permits.post(self.clone());
         }
@@ -248,19 +271,22 @@ impl Undo<Arc<PermitRecord>> {
     }
 }
 
-/// Every permit record of a client, by its id.
+/// Every permit record of a client.
 pub(crate) struct PermitRegistry {
-    /// Whoever removes a record, and nobody else, has to send what it owes.
-    records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
+    /// Whoever removes a record, and nobody else, has to send what it owes. `None` once the client has closed.
+    records: Mutex<Option<Records>>,
     backend: Arc<Backend>,
     reaper: Reaper,
     tally: Arc<Tally>,
 }
 
+/// Permit records by their ids, each with whether its permits were not handed out so far.
+type Records = HashMap<u64, (Arc<PermitRecord>, bool)>;
+
 impl PermitRegistry {
     pub(super) fn new(backend: Arc<Backend>, reaper: Reaper, tally: Arc<Tally>) -> Arc<Self> {
         Arc::new(Self {
-            records: Mutex::default(),
+            records: Mutex::new(Some(HashMap::new())),
             backend,
             reaper,
             tally,
@@ -271,8 +297,8 @@ impl PermitRegistry {
     ///
     /// Called once, when the client closes.
     pub(super) fn return_all(&self) {
-        let owed = std::mem::take(&mut *self.lock());
-        for record in owed.into_values() {
+        let owed = self.lock().take().unwrap_or_default();
+        for (record, _) in owed.into_values() {
             record.ended();
             // The call for them may still be running, and may send its request again behind this.
             record.decide();
@@ -280,9 +306,36 @@ impl PermitRegistry {
         }
     }
 
+    /// Gives back what the server may have granted to other calls for the semaphore of `mine`, if nobody polls them:
+    /// the time of their requests is over. Such a call begins again when it is polled. Returns how long it takes until
+    /// this can be said of the next one, if there is any.
+    ///
+    /// Called before the permits of `mine` are requested, so that the request comes behind what is given back.
+    pub(crate) fn pass_over(&self, mine: &PermitRecord) -> Option<Duration> {
+        // As in the `post` of a record.
+        let _owing = self.reaper.owing();
+        let now = BootInstant::now();
+        let (mut unpolled, mut next) = (Vec::new(), None);
+        self.lock().as_mut()?.retain(|id, (record, is_asking)| {
+            let is_other = *is_asking && *id != mine.id;
+            if !is_other || record.key.name.key() != mine.key.name.key() {
+                return true;
+            }
+            let mut state = record.lock();
+            state.was_passed = state.ends.is_some_and(|ends| now >= ends);
+            match state.was_passed {
+                true => unpolled.push(record.clone()),
+                false => next = next.into_iter().chain(state.ends).min(),
+            }
+            !state.was_passed
+        });
+        unpolled.into_iter().for_each(|record| self.post(record));
+        next.map(|next| now.until(next))
+    }
+
     /// Returns how many permit records there are.
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().as_ref().map_or(0, HashMap::len)
     }
 
     /// Sends the request that returns permits, at once if a connection takes it, and repeats it for at most [`TRIED`].
@@ -294,14 +347,16 @@ impl PermitRegistry {
 
     /// Removes a permit record. Returns `false` if it was removed before.
     fn strike(&self, record: &PermitRecord) -> bool {
-        let struck = self.lock().remove(&record.id).is_some();
-        if struck {
+        let mut records = self.lock();
+        let struck = records.as_mut().and_then(|open| open.remove(&record.id));
+        drop(records);
+        if struck.is_some() {
             record.ended();
         }
-        struck
+        struck.is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<PermitRecord>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Records>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

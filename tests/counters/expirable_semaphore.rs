@@ -218,6 +218,39 @@ fn permits_are_not_given_back_to_what_is_no_counter() {
     assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
 }
 
+/// Sends copies of calls to a primary that has the marks of these calls, and then became a replica.
+#[test]
+fn demoted_primary_answers_no_copy_of_a_call_from_its_mark() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let (counted, leased) = (script("semaphore_acquire"), script("permit_acquire"));
+    let id = "61".repeat(16);
+    let granted = ["EVAL", counted, "2", "s", "granted", "1", "60000"];
+    let returned = ["EVAL", counted, "2", "s", "returned", "1", "60000"];
+    let given_up = [
+        "EVAL", leased, "4", "s", "channel", "set", "returned", "1", &id, "60000", "PUBLISH",
+    ];
+    probe.command(&["SET", "s", "2"]);
+    probe.command(&["SET", "returned", "returned"]);
+    let calls: [(&[&str], &str); 3] = [
+        (&granted[..], "granted"),
+        (&returned[..], "returned"),
+        (&given_up[..], "returned"),
+    ];
+    for (call, answer) in calls {
+        assert_eq!(probe.command(call).array()[0].text(), answer);
+    }
+    probe.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    for (call, answer) in calls {
+        let refused = probe.command(call);
+        let is_refused = matches!(&refused, Reply::Error(text) if text.contains("READONLY"));
+        assert!(is_refused, "{answer}: {refused:?}");
+    }
+    probe.command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(probe.command(&granted).array()[0].text(), "granted");
+    assert_eq!(probe.command(&["GET", "s"]).text(), "1");
+}
+
 #[tokio::test]
 async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
     let (server, client) = start().await;
