@@ -13,18 +13,20 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::clock::BootInstant;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::lock::fenced::{FencedGuard, FencingToken};
 use crate::lock::handle::Handle;
+use crate::name::Users;
 use crate::options::{LeaseTime, SHORTEST_LEASE};
 use crate::outage::FailureStreak;
 use crate::owner::Owner;
+use crate::session::outgoing::Barrier;
 
 /// A job that several processes start at about the same time, and that runs on one of them, like ShedLock's
 /// `@SchedulerLock`.
@@ -134,8 +136,8 @@ impl Job {
     /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name cannot work, or `within` is below 50 ms or above
     ///   100 years; nothing was sent.
     /// - [`Backend`](crate::ErrorKind::Backend), [`Timeout`](crate::ErrorKind::Timeout): the server could not be
-    ///   reached, did not answer or refused, and the job was not begun. Once the job has succeeded, these are no
-    ///   errors.
+    ///   reached, did not answer or refused, also the release of an earlier run here, and the job was not begun. Once
+    ///   the job has succeeded, these are no errors.
     /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lease was lost while the job ran, or before it could begin.
     ///   The job was dropped, and may be half done.
     /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
@@ -206,16 +208,14 @@ impl Job {
         let handle = self.handle.clone();
         // In a task of its own, so that whoever drops the future of a job that has run does not have it run again.
         self.handle.client.spawn(async move {
-            let mut keeping = Box::pin(run.keep(&handle));
-            tokio::select! {
-                () = &mut keeping => return,
-                () = sleep(handle.watchdog_lease) => {}
-            }
-            warn!("a job has run, but the server does not answer: it is told in the background");
+            run.keep(&handle).await;
             drop(done);
-            keeping.await;
         });
-        told.await.ok();
+        // By a timer of the caller: the runtime of that task may be at rest.
+        let told = async { timeout(self.handle.watchdog_lease, told).await };
+        if self.handle.client.timed(told).await.is_err() {
+            warn!("a job has run, but the server does not answer: it is told in the background");
+        }
     }
 }
 
@@ -274,8 +274,9 @@ impl Execution {
         }
         let key = guard.request.name.key().clone();
         // Left to its owner, so that nothing releases it when the lease that this process knows of has passed: the
-        // server may have been told, though it has not answered.
-        let mut lease = Some(guard.leave());
+        // server may have been told, though it has not answered. A hold that has ended before is being released, and
+        // what is set for it would go with that: its lock is taken anew.
+        let mut lease = Some(guard.leave()).filter(|lease| !lease.hold.lock().has_ended());
         let mut outage = FailureStreak::default();
         // Also when the period has passed meanwhile: the lease may last longer.
         loop {
@@ -312,10 +313,27 @@ impl Execution {
     }
 }
 
-/// Attempts to acquire the lock of a job. Returns `None` if another process has it.
+/// Attempts to acquire the lock of a job. Returns `None` if another process has it, or a run of this one that goes on.
 async fn taken(handle: &Handle) -> Result<Option<LockGuard>, Error> {
     // An owner of its own, so that a job that starts itself finds it running.
-    handle.clone().owned_by(&Owner::unique()).try_lock().await
+    let owner = Owner::unique();
+    let (client, name) = (&handle.client, handle.name()?);
+    let local = client.local_locks.enter(name.local_key(Users::Owners));
+    // Until this process has given back what it owes, the lock may look busy because of that.
+    let settled = async {
+        let turn = local.turn(&owner, Barrier::Answered);
+        let turn = timeout(client.settings.command_timeout, turn);
+        let is_late = client.unless_closed(turn).await?.is_err();
+        // A release that was written, and that nobody polls for its answer, is not waited for.
+        if is_late && local.turn_at_once(&owner, Barrier::Sent).is_none() {
+            let text = "an earlier run of this process is not released yet";
+            let error = Error::new(ErrorKind::Timeout, text).unsent();
+            return Err(error.about(name.key()));
+        }
+        Ok(())
+    };
+    client.within(Box::pin(settled)).await?;
+    handle.clone().owned_by(&owner).try_lock().await
 }
 
 impl Deref for Execution {

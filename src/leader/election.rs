@@ -186,9 +186,8 @@ impl Election {
                         let guard = FencedGuard::from(guard);
                         let (lock, label, token) = (name.key(), client.label(), guard.token());
                         info!(target: "redlatch", %lock, label, token = token.get(), "leads");
-                        let news = LeaderNews::new(name.clone());
-                        let announcement = Announcement::new(client.clone(), news);
-                        return Ok(Term::begin(guard, announcement));
+                        let end = Announcement::new(client.clone(), LeaderNews::new(name.clone()));
+                        return Ok(Term::begin(guard, end));
                     }
                     Err(error) => outage.endure(client, name.key(), error).await?,
                 }

@@ -234,10 +234,8 @@ pub(super) struct Announcement {
 
 impl Announcement {
     pub(super) fn new(client: Arc<ClientHandle>, news: LeaderNews) -> Self {
-        Self {
-            client,
-            news: Arc::new(news),
-        }
+        let news = Arc::new(news);
+        Self { client, news }
     }
 
     /// Sends the message once, without waiting. A watch that misses it finds out when it asks next.

@@ -103,7 +103,7 @@ impl LeaderWatch {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn changed(&mut self) -> Result<Option<Leader>, Error> {
-        let client = self.handle.client.clone();
+        let client = &self.handle.client;
         let leader = client.within(Box::pin(self.other_leader())).await?;
         self.seen = Some(leader.clone());
         Ok(leader)
@@ -112,20 +112,12 @@ impl LeaderWatch {
     async fn other_leader(&self) -> Result<Option<Leader>, Error> {
         let (client, name) = (&self.handle.client, self.handle.name()?);
         client.ensure_open()?;
-        let mut look = LeaderCheck {
-            watch: self,
-            channel: channel(name),
-        };
+        let mut look = self;
         let mut outage = FailureStreak::default();
         loop {
             let poll_cap = client.settings.poll_cap;
-            let wake_source = WakeSource::Messages { poll_cap };
-            let mut wait = Wait::new(
-                BootInstant::now(),
-                Deadline::Never,
-                Duration::MAX,
-                wake_source,
-            );
+            let source = WakeSource::Messages { poll_cap };
+            let mut wait = Wait::new(BootInstant::now(), Deadline::Never, Duration::MAX, source);
             let mut waiting = Waiting::new(client, name, &mut wait, COUNTER);
             match waiting.until(&mut look).await {
                 Ok(Some(leader)) => return Ok(leader),
@@ -137,24 +129,19 @@ impl LeaderWatch {
     }
 }
 
+impl Local for &LeaderWatch {}
+
 /// The question of a waiting call: whether there is another leader.
-struct LeaderCheck<'a> {
-    watch: &'a LeaderWatch,
-    channel: Arc<str>,
-}
-
-impl Local for LeaderCheck<'_> {}
-
-impl Wanted for LeaderCheck<'_> {
+impl Wanted for &LeaderWatch {
     type Output = Option<Leader>;
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Option<Leader>>, Error> {
-        let holder = match self.watch.handle.holder().await {
+        let holder = match self.handle.holder().await {
             Ok(holder) => holder,
             Err(error) => return Ok(Asked::Failed(error)),
         };
         let leader = holder.as_ref().map(Leader::of);
-        if self.watch.seen.as_ref() != Some(&leader) {
+        if self.seen.as_ref() != Some(&leader) {
             return Ok(Asked::Ready(leader));
         }
         // The leader may have died: then there is another one when its lease has ended.
@@ -163,6 +150,6 @@ impl Wanted for LeaderCheck<'_> {
     }
 
     fn channel(&self) -> Option<Arc<str>> {
-        Some(self.channel.clone())
+        self.handle.name().ok().map(channel)
     }
 }

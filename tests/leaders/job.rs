@@ -1,12 +1,15 @@
 //! Jobs: that one process runs them, once in a period, and what happens if it does not come to their end.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::job::{Execution, Job};
 use redlatch::{Client, Error, ErrorKind};
 use redlatch_testkit::Server;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::support::polls::Polls;
@@ -427,4 +430,82 @@ async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
     let (ran, ()) = tokio::join!(soon(ran), outage);
     assert_eq!(ran.unwrap(), Some(()));
     eventually_free(&scene.server, "k").await;
+}
+
+#[test]
+fn caller_of_a_job_waits_for_one_lease_though_the_runtime_of_the_client_rests() {
+    let server = Server::start();
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (theirs, ours) = (Arc::new(runtime()), runtime());
+    let builder = Client::builder().url(server.url()).watchdog_lease(secs(3));
+    let client = theirs.block_on(builder.build()).unwrap();
+    let (rests, rest) = oneshot::channel::<()>();
+    let driven = theirs.clone();
+    let driver = std::thread::spawn(move || driven.block_on(rest));
+    let job = client.job("k", LONG);
+    let ran = job.execute(async |_| {
+        rests.send(()).unwrap();
+        driver.join().unwrap().unwrap();
+        Ok::<_, Error>(())
+    });
+    assert_eq!(ours.block_on(async { soon(ran).await.unwrap() }), Some(()));
+}
+
+/// By a clock that a test moves.
+#[cfg(feature = "memory")]
+mod paused {
+    use redlatch::{Client, Error, ErrorKind, MemoryServer};
+    use tokio::time::{advance, sleep, timeout};
+
+    use super::{LONG, runs};
+    use crate::support::probe::{begin, millis, secs};
+
+    /// Time passes within one poll of the job, as if its thread had been kept busy.
+    #[tokio::test(start_paused = true)]
+    async fn job_that_ran_into_its_deadline_is_kept_though_its_release_is_owed() {
+        let server = MemoryServer::new();
+        let builder = || Client::builder().config(server.config());
+        let client = builder().watchdog_lease(LONG).build().await.unwrap();
+        let other = builder().build().await.unwrap();
+        let within = LONG * 10;
+        let job = client.job("k", within);
+        let ran = job.execute(async |run| {
+            drop(begin(advance(run.remaining() + millis(1))));
+            run.lost().await;
+            Ok::<_, Error>(())
+        });
+        let ran = timeout(LONG * 2, ran).await.expect("an answer");
+        assert_eq!(ran.unwrap(), Some(()));
+        sleep(secs(1)).await;
+        assert!(!runs(&other, within).await);
+    }
+
+    /// What is owed is sent once more after 50 ms, and the next call waits for less.
+    #[tokio::test(start_paused = true)]
+    async fn job_is_not_kept_from_running_by_what_its_own_process_has_yet_to_release() {
+        let server = MemoryServer::new();
+        let builder = Client::builder().config(server.config());
+        let client = builder.command_timeout(millis(20)).build().await.unwrap();
+        for round in 0..40 {
+            let job = client.job(format!("k:{round}"), LONG);
+            let failed = job.execute(async |_| {
+                server.stop();
+                Err::<(), _>(Error::new(ErrorKind::Backend, "an outage"))
+            });
+            failed.await.unwrap_err();
+            sleep(secs(2)).await;
+            server.start();
+            let ran = async {
+                loop {
+                    match job.execute(async |_| Ok::<_, Error>(())).await {
+                        Ok(ran) => return ran,
+                        // It was not begun: the server is still to be found, or the release is owed.
+                        Err(_) => sleep(millis(1)).await,
+                    }
+                }
+            };
+            let ran = timeout(secs(10), ran).await.expect("an answer");
+            assert_eq!(ran, Some(()), "{round}");
+        }
+    }
 }
