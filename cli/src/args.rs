@@ -59,10 +59,11 @@ Exit codes:
          `doctor`: something breaks a promise; `ls`: not every key could be read
   2      wrong use; nothing was done
   69     the server cannot be reached, or refuses; the name is in use for another
-         kind of lock, or for something else; `ls`: one server of a cluster is away
+         kind of lock, or for something else; `run`: the lock was lost before the
+         command was started; `ls`: one server of a cluster is away
   71     the operating system failed, for example to start a process
   75     `run`: somebody else holds the lock, and the time to wait is over
-  76     `run`: the lock was lost before the command had ended
+  76     `run`: the lock was lost while the command ran
   126    `run`: the command cannot be run
   127    `run`: there is no such command
   128+n  signal n ended the command of `run`, or `redlatch` itself. If INT, TERM
@@ -164,8 +165,9 @@ pub(crate) enum Command {
 ///
 /// On a terminal, the command is in the foreground. If Ctrl-C ends the command, it also ends a script around
 /// `redlatch`. Ctrl-Z stops the command, `redlatch` and a script around it. If the lease ends before `fg`, the command
-/// is ended. Where no shell could continue the command, as in a container, Ctrl-Z stops nothing. Children that the
-/// command leaves behind go on without the lock, unless the lock was lost.
+/// is ended. Where no shell could continue the command, as in a container, Ctrl-Z stops nothing, and a command that
+/// waits for a terminal which somebody else has gets HUP. Children that the command leaves behind go on without the
+/// lock, unless the lock was lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -209,6 +211,10 @@ pub(crate) struct Run {
     /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_`, `-` and `/`.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+
+    /// Do not say who holds the lock while waiting for it. What goes wrong is still said.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]

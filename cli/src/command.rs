@@ -1,6 +1,7 @@
 //! The command of `redlatch run`, from its start to its end.
 
 use std::io;
+use std::mem;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::thread;
@@ -11,7 +12,7 @@ use nix::unistd::Pid;
 use redlatch::{Client, ErrorKind};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use crate::args::{OnLoss, Run};
 use crate::exit::{self, Ending, Failure};
@@ -34,15 +35,13 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) async fn new(
+    pub(crate) fn new(
         client: &Client,
         guard: &Guard,
         args: &Run,
-        notes: &Notes,
+        warden: io::Result<Option<Warden>>,
     ) -> Result<Self, Failure> {
-        // Before the command, so that there is never a command without a warden.
-        let warden = Warden::start(args, notes);
-        let mut warden = warden.await.map_err(|error| {
+        let mut warden = warden.map_err(|error| {
             Failure::system("cannot start the process next to the command", &error)
         })?;
         let lease = guard.lease();
@@ -52,7 +51,7 @@ impl Started {
                 warden.dismiss();
             }
             let text = format!("{} was lost before its command was started", args.name);
-            return Err(Failure::new(exit::LOST, text));
+            return Err(Failure::new(exit::SERVER, text));
         }
         // Before the command, which nobody would end if this process were stopped in between.
         if let Some(warden) = &mut warden {
@@ -127,6 +126,8 @@ pub(crate) struct Running<'a> {
     terminal: Option<Terminal>,
     /// Whether Ctrl-Z was passed on, so that `redlatch` stops with the command.
     suspends: bool,
+    /// Whether the command was told that nobody can give it the terminal.
+    is_hung_up: bool,
     is_lost: bool,
     kill_at: Option<Instant>,
 }
@@ -143,6 +144,7 @@ impl<'a> Running<'a> {
             warden: started.warden,
             terminal: Terminal::open(),
             suspends: false,
+            is_hung_up: false,
             is_lost: false,
             kill_at: None,
         };
@@ -163,7 +165,6 @@ impl<'a> Running<'a> {
             often = often.min(Duration::from_millis(100));
         }
         let mut tick = interval(often);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let kill_at = self.kill_at;
             tokio::select! {
@@ -180,6 +181,10 @@ impl<'a> Running<'a> {
                 _ = tick.tick(), if !self.is_lost => {
                     self.tell_warden();
                     self.follow();
+                    // The nearer the deadline, the more often: the warden is to learn of a renewal that is confirmed
+                    // shortly before it.
+                    let half = self.guard.lease().remaining() / 2;
+                    tick.reset_after(half.clamp(Duration::from_millis(10), often));
                 }
             }
         }
@@ -286,15 +291,16 @@ impl<'a> Running<'a> {
         if for_terminal && terminal.is_ours() {
             self.give_terminal();
         } else if for_terminal || terminal.is_given() || self.suspends {
-            self.suspend(signals);
+            self.suspend(for_terminal, signals);
         }
     }
 
     /// Stops this process together with the command, until the user continues it.
-    fn suspend(&mut self, signals: &mut Signals) {
-        let was_told = std::mem::take(&mut self.suspends);
+    fn suspend(&mut self, for_terminal: bool, signals: &mut Signals) {
+        let was_told = mem::take(&mut self.suspends);
         let was_given = self.terminal.as_mut().is_some_and(Terminal::take_back);
-        if job::can_be_continued() {
+        let can_be_continued = job::can_be_continued();
+        if can_be_continued {
             // What the terminal would have told the whole job, a script around `redlatch` included, it has told the
             // command alone.
             if !was_told {
@@ -309,7 +315,18 @@ impl<'a> Running<'a> {
         let is_ours = self.terminal.as_ref().is_some_and(Terminal::is_ours);
         if was_given && is_ours {
             self.give_terminal();
+        } else if for_terminal && !can_be_continued {
+            self.hang_up();
         } else {
+            self.family.tell_command(Signal::SIGCONT);
+        }
+    }
+
+    /// Ends a command that waits for a terminal which nobody can give to it. Continued alone, it would be stopped again
+    /// at once, and so on; one that goes on in spite of this stays stopped.
+    fn hang_up(&mut self) {
+        if !mem::replace(&mut self.is_hung_up, true) {
+            self.family.tell_command(Signal::SIGHUP);
             self.family.tell_command(Signal::SIGCONT);
         }
     }

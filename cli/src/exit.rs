@@ -17,13 +17,14 @@ use crate::notes::Notes;
 pub(crate) const USAGE: u8 = 2;
 /// `doctor` found something that breaks a promise; `inspect` found no holder; `ls` could not read everything.
 pub(crate) const NO: u8 = 1;
-/// The server cannot be reached, or refuses. `EX_UNAVAILABLE` of sysexits.h.
+/// The server cannot be reached, or refuses, or the lock did not last until its command was started. `EX_UNAVAILABLE`
+/// of sysexits.h.
 pub(crate) const SERVER: u8 = 69;
 /// The system lacks something, such as memory for another process. `EX_OSERR`.
 pub(crate) const SYSTEM: u8 = 71;
 /// Somebody else holds the lock. `EX_TEMPFAIL`.
 pub(crate) const BUSY: u8 = 75;
-/// The lock was lost before the command had ended. `EX_PROTOCOL`.
+/// The lock was lost while the command ran. `EX_PROTOCOL`.
 pub(crate) const LOST: u8 = 76;
 /// The command exists but cannot be run, as in shells.
 pub(crate) const NOT_RUN: u8 = 126;
@@ -89,7 +90,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
             ErrorKind::InvalidInput => USAGE,
-            ErrorKind::LeaseLost => LOST,
+            // Also of a lock that was granted too late: no command was started.
             _ => SERVER,
         };
         let mut text = error.to_string();
@@ -147,4 +148,17 @@ fn what_is_wrong(error: &clap::Error) -> String {
         .collect();
     let about = about.join(" ");
     about.strip_prefix("error: ").unwrap_or(&about).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch::LossReason;
+
+    use super::*;
+
+    #[test]
+    fn lock_that_was_granted_too_late_is_no_loss_of_a_command() {
+        let failure = Failure::from(Error::lost(LossReason::Expired));
+        assert_eq!(failure.code, SERVER);
+    }
 }

@@ -18,7 +18,8 @@ use crate::span;
 /// A shorter wait is not worth a word.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Says who holds the lock: again and again on a terminal, else once. Does not end.
+/// Says who holds the lock: again and again on a terminal, else once; with `--quiet`, only if that cannot be found out.
+/// Does not end.
 pub(crate) async fn show(client: &Client, args: &Run, notes: &Notes) -> Infallible {
     if args.wait.is_some_and(|wait| wait.is_zero()) {
         return pending().await;
@@ -27,8 +28,11 @@ pub(crate) async fn show(client: &Client, args: &Run, notes: &Notes) -> Infallib
     sleep(QUIET).await;
     loop {
         let found = client.admin().inspect(&args.name).await;
+        if args.quiet && found.is_ok() {
+            return pending().await;
+        }
         let text = line(args, &found, started.elapsed());
-        if notes.are_live() {
+        if notes.are_live() && !args.quiet {
             notes.live(&text);
             sleep(Duration::from_secs(1)).await;
         } else {

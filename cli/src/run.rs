@@ -23,6 +23,7 @@ use crate::progress;
 use crate::server;
 use crate::signals::Signals;
 use crate::span;
+use crate::warden::Warden;
 
 /// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -31,6 +32,8 @@ const EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// What a server says that takes nobody now and may do so later. The last is what a replica says of its role, which the
 /// sentinels still name as the primary.
 const OF_THE_MOMENT: [&str; 4] = ["ERR max number of clients", "LOADING", "BUSY", "slave"];
+/// What the system says if no name server has answered: glibc and BSD, and musl. Its error has no kind.
+const UNRESOLVED: [&str; 2] = ["Temporary failure in name resolution", "Try again"];
 
 /// The guard of a lock of any kind.
 #[derive(Debug)]
@@ -126,22 +129,20 @@ fn is_away(error: &Error) -> bool {
 
 /// Whether this is a cause that goes by itself.
 fn passes(cause: &(dyn StdError + 'static)) -> bool {
-    match cause.downcast_ref::<io::Error>() {
-        Some(error) => matches!(
-            error.kind(),
+    let said = cause.to_string();
+    match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(
             io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::HostUnreachable
-                | io::ErrorKind::NetworkUnreachable
-                // Of a unix socket: the server has not made it yet.
-                | io::ErrorKind::NotFound
-        ),
-        None => {
-            let said = cause.to_string();
-            cause.is::<Elapsed>() || OF_THE_MOMENT.iter().any(|words| said.starts_with(words))
-        }
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            // Of a unix socket: the server has not made it yet.
+            | io::ErrorKind::NotFound,
+        ) => true,
+        Some(_) => UNRESOLVED.iter().any(|words| said.ends_with(words)),
+        None => cause.is::<Elapsed>() || OF_THE_MOMENT.iter().any(|words| said.starts_with(words)),
     }
 }
 
@@ -163,7 +164,14 @@ async fn under_lock(
             return Err(Failure::new(exit::BUSY, text));
         }
     };
-    let started = match Started::new(client, &guard, args, notes).await {
+    // Before the command, so that there is never a command without a warden.
+    let warden = tokio::select! {
+        biased;
+        // The guard that is dropped writes its release.
+        signal = ending(signals) => return Ok(Ending::Signal(signal)),
+        warden = Warden::start(args, notes) => warden,
+    };
+    let started = match Started::new(client, &guard, args, warden) {
         Ok(started) => started,
         Err(failure) => {
             guard.unlock().await.ok();
@@ -195,7 +203,7 @@ async fn wait(
         signal = ending(signals) => Err(NoGuard::Signal(signal)),
         never = progress::show(client, args, notes) => match never {},
     };
-    if notes.are_live() {
+    if notes.are_live() && !args.quiet {
         notes.clear();
     }
     match taken {
@@ -242,5 +250,22 @@ async fn acquire(client: &Client, args: &Run, started: Instant) -> Result<Option
         Kind::Plain => acquire!(client.plain_lock(name), Guard::Lock),
         Kind::Read => acquire!(client.read_write_lock(name).reader(), Guard::Lock),
         Kind::Write => acquire!(client.read_write_lock(name).writer(), Guard::Lock),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_server_that_does_not_answer_goes_by_and_a_name_that_is_none_does_not() {
+        for (says, expected) in [
+            ("Temporary failure in name resolution", true),
+            ("Try again", true),
+            ("Name or service not known", false),
+        ] {
+            let failed = format!("failed to lookup address information: {says}");
+            assert_eq!(passes(&io::Error::other(failed)), expected, "{says}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, getpgrp};
+use nix::unistd::{Pid, getpgrp, getpid};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
@@ -238,7 +238,12 @@ pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
             }
         }
         if lines.have_ended {
-            return watch.alone(args);
+            let was_told = watch.lost_at.or(watch.kill_at).is_some();
+            // The first warden, which leads its group, is told of the lock before there is a command.
+            return match was_told || getpgrp() != getpid() {
+                true => watch.alone(args),
+                false => 0,
+            };
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
             return watch.kill();

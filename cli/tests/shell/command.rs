@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::Server;
+use tempfile::{TempDir, tempdir_in};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -198,6 +199,37 @@ impl Drop for Running {
             child.wait().ok();
         }
     }
+}
+
+/// Runs `redlatch` with these arguments, which ask for the lock `l`, and puts a script in the place of its program before
+/// it has the lock: that is its warden then, and writes its process id into a file `pid` of the folder.
+pub(crate) fn with_warden(server: &Server, script: &str, args: &[&str]) -> (Running, TempDir) {
+    let own = Path::new(env!("CARGO_BIN_EXE_redlatch"));
+    let dir = tempdir_in(own.parent().expect("its folder")).expect("a folder");
+    // No copy: a file that a child of another test has open for writing cannot be run. For the same reason, a shell
+    // writes the script.
+    let program = dir.path().join("redlatch");
+    fs::hard_link(own, &program).expect("a link");
+    let holder = Running::holding(&server.url(), "reentrant", "l");
+    take_signals();
+    let mut command = Command::new(&program);
+    command
+        .args(args)
+        .env("REDIS_URL", server.url())
+        .stdin(Stdio::null());
+    let run = Running::of(command);
+    let pid = dir.path().join("pid");
+    let script = format!("echo $$ >{0}.new; mv {0}.new {0}; {script}", pid.display());
+    let replace = "rm redlatch; printf '#!/bin/sh\n%s\n' \"$0\" >new; chmod +x new; mv new \"$1\"";
+    let replaced = Command::new("sh")
+        // As the system calls a program whose file was removed.
+        .args(["-c", replace, &script, "redlatch (deleted)"])
+        .current_dir(&dir)
+        .status();
+    assert!(replaced.expect("sh").success());
+    holder.signal("TERM");
+    holder.end();
+    (run, dir)
 }
 
 /// Sends a signal to a process.

@@ -12,6 +12,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::command::{
     Running, children_of, eventually, group_of, number_in, outcome, redlatch, runs, send, state_of,
+    with_warden,
 };
 
 /// A command that writes its process id into a file.
@@ -175,6 +176,40 @@ fn fixed_lease_ends_the_command_at_its_end() {
     let ended = run.end();
     assert_eq!(ended.code, 76);
     assert!(started.elapsed() >= Duration::from_millis(700) && !runs(pid));
+}
+
+#[test]
+fn lock_that_is_lost_before_the_command_is_started_is_no_loss_of_the_command() {
+    let server = Server::start();
+    let args = ["run", "--lease", "500ms", "l", "--", "echo", "begun"];
+    // It says that the command may start once the lease is over.
+    let (run, _dir) = with_warden(&server, "sleep 1; printf '!'; read x", &args);
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (69, ""), "{ended:?}");
+}
+
+#[test]
+fn renewal_that_is_confirmed_shortly_before_the_deadline_keeps_the_command() {
+    let server = Server::start();
+    let options = ["--timeout", "1d", "run", "--lease", "renewed:10s", "l"];
+    let script = "echo begun; sleep 12; echo done";
+    for _ in 0..5 {
+        let args = [&options[..], &["--", "sh", "-c", script]].concat();
+        let mut run = Running::start(&server, &args);
+        assert_eq!(run.line(), "begun");
+        server.freeze();
+        // The lease lasts for 9.9 s. By then, the warden has been told of that nine times, the last time before this.
+        sleep(Duration::from_millis(9_300));
+        server.thaw();
+        let ended = run.end();
+        if ended.code != 76 {
+            assert_eq!((ended.code, &*ended.out), (0, "done\n"), "{ended:?}");
+            return;
+        }
+        // This machine was too slow: the lock is lost, and `redlatch` says so.
+        assert_eq!(ended.notes().len(), 1, "{ended:?}");
+    }
+    panic!("the lock was lost each time");
 }
 
 #[test]

@@ -112,6 +112,31 @@ fn busy_lock_is_an_exit_code_of_its_own() {
 }
 
 #[test]
+fn quiet_wait_is_told_only_if_something_goes_wrong() {
+    let server = Server::start();
+    let holder = Running::holding(&server.url(), "reentrant", "q");
+    let waits = ["run", "-q", "--wait", "1s", "q", "--", "true"];
+    let ended = outcome(&server, &waits);
+    assert_eq!(ended.code, 75, "{ended:?}");
+    assert_eq!(ended.err, "redlatch: q is still held after 1.0s\n");
+
+    let run = Running::start(&server, &["run", "--quiet", "q", "--", "echo", "in"]);
+    eventually("it waits", || !server.connection().channels().is_empty());
+    sleep(Duration::from_millis(600));
+    holder.signal("TERM");
+    holder.end();
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out, &*ended.err), (0, "in\n", ""));
+
+    // Nobody knows for how long the wait goes on.
+    let mut connection = server.connection();
+    connection.command(&["HSET", "q", "a", "b"]);
+    connection.command(&["PEXPIRE", "q", "60000"]);
+    let ended = outcome(&server, &waits);
+    assert!(ended.notes()[0].contains("something else"), "{ended:?}");
+}
+
+#[test]
 fn code_of_the_command_is_passed_on_and_a_signal_adds_128() {
     let server = Server::start();
     let code = |command: &[&str]| {

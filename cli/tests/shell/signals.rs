@@ -2,7 +2,7 @@
 
 use redlatch_testkit::{Server, skip};
 
-use crate::command::{Outcome, Running, eventually, redlatch, state_of};
+use crate::command::{Outcome, Running, eventually, number_in, redlatch, state_of, with_warden};
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
@@ -81,6 +81,19 @@ fn wait_that_a_signal_ends_leaves_no_place() {
         assert_eq!((ended.code, &*ended.out), (code, ""), "{ended:?}");
         eventually("its place is gone", || keys() == before);
     }
+}
+
+#[test]
+fn signal_that_comes_while_the_warden_starts_ends_redlatch_before_there_is_a_command() {
+    let server = Server::start();
+    // It never says that the command may start.
+    let args = ["run", "l", "--", "echo", "begun"];
+    let (run, dir) = with_warden(&server, "read x", &args);
+    number_in(&dir.path().join("pid"));
+    run.signal("INT");
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (130, ""), "{ended:?}");
+    eventually("free", || !server.connection().exists("l"));
 }
 
 #[test]

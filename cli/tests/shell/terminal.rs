@@ -3,6 +3,7 @@
 //! Commands that are stopped by Ctrl-Z pause in a subshell that becomes `sleep`. A plain `sleep` is started by vfork in
 //! dash, which waits for its exec and cannot be stopped meanwhile, whatever is around it.
 
+use std::fs;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -372,6 +373,26 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
         terminal.press("C-z");
         terminal.will_show("finished");
     }
+}
+
+#[test]
+fn command_that_waits_for_a_terminal_which_nobody_can_give_to_it_is_hung_up() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    let go = terminal.dir.path().join("go");
+    let reads = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; read x </dev/tty",
+        go.display()
+    );
+    // The shell that started it has ended, and the other one has taken the terminal back.
+    terminal.types(&format!("sh -c '$R run t -- sh -c \"{reads}\" &'"));
+    eventually("held", || server.connection().exists("t"));
+    terminal.types("echo the shell has its ter\"\"minal back");
+    terminal.will_show("the shell has its terminal back");
+    fs::write(go, "").unwrap();
+    eventually("free", || !server.connection().exists("t"));
 }
 
 #[test]
