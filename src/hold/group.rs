@@ -1,11 +1,16 @@
 //! A set of locks, acquired whole or not at all.
 //!
 //! One request asks for several keys of one server. A set waits for a busy lock as a single call does. Meanwhile, it
-//! keeps what it holds as guards in the future of the call, so dropping the future gives everything back.
+//! keeps what it holds as guards in the future of the call, so dropping the future gives everything back. If nobody
+//! polls the call, a task does that, since the guards would be renewed for as long as the process lives.
 
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -15,6 +20,7 @@ use super::replication::all_acknowledged;
 use super::request::AcquireRequest;
 use crate::error::Error;
 use crate::options::{Deadline, LeaseMode};
+use crate::session::place::UNPOLLED;
 
 /// Acquires all the locks, or returns `None` if one of them was busy until the limit. The guards are in the order of
 /// the locks.
@@ -50,9 +56,30 @@ async fn gather(
     let mut members: Vec<_> = requests.into_iter().enumerate().collect();
     members.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&members)?;
-    let mut gathering = Gathering::new(&members, hold_and_wait);
-    while gathering.next < members.len() {
-        let (next, all) = (gathering.next, members.len());
+    loop {
+        let mut gathering = Gathering::new(members.clone(), hold_and_wait);
+        // Until that is granted, the set holds nothing that others could wait for.
+        let Some(taken) = gathering.take(0, members.len(), deadline).await? else {
+            return Ok(None);
+        };
+        gathering.next = taken;
+        let completed = complete(gathering, deadline);
+        if taken == members.len() {
+            return completed.await;
+        }
+        if let Some(completed) = members[0].1.while_polled(completed).await {
+            return completed;
+        }
+    }
+}
+
+/// Acquires the locks behind those that are held, and checks that none was lost meanwhile.
+async fn complete(
+    mut gathering: Gathering,
+    deadline: Deadline,
+) -> Result<Option<Vec<LockGuard>>, Error> {
+    while gathering.next < gathering.members.len() {
+        let (next, all) = (gathering.next, gathering.members.len());
         let Some(taken) = gathering.take(next, all, deadline).await? else {
             return Ok(None);
         };
@@ -88,9 +115,9 @@ type Member = (usize, AcquireRequest);
 ///
 /// 1. It holds the members from `first` to `next`, or nothing, and then `first` and `next` are equal.
 /// 2. It waits for `next` only, which is behind all that it holds.
-struct Gathering<'a> {
+struct Gathering {
     /// In the order of their keys.
-    members: &'a [Member],
+    members: Vec<Member>,
     first: usize,
     next: usize,
     /// What is held, in the order in which it was acquired, each with its index in the set.
@@ -104,8 +131,8 @@ struct Gathering<'a> {
     hold_and_wait: Duration,
 }
 
-impl<'a> Gathering<'a> {
-    fn new(members: &'a [Member], hold_and_wait: Duration) -> Self {
+impl Gathering {
+    fn new(members: Vec<Member>, hold_and_wait: Duration) -> Self {
         Self {
             members,
             first: 0,
@@ -158,7 +185,7 @@ impl<'a> Gathering<'a> {
     /// Acquires the member `at`. Returns `false` if it was busy until the limit. After a long wait, the set holds
     /// nothing else.
     async fn take_one(&mut self, at: usize, deadline: Deadline) -> Result<bool, Error> {
-        let (place, request) = &self.members[at];
+        let (place, request) = self.members[at].clone();
         // Without held locks, there is nothing to give back; and a single attempt does not wait.
         let hold_and_wait = match deadline == Deadline::Once || self.held.is_empty() {
             true => Duration::MAX,
@@ -180,7 +207,7 @@ impl<'a> Gathering<'a> {
             return Ok(false);
         };
         self.requests += 1;
-        self.held.push((*place, guard));
+        self.held.push((place, guard));
         Ok(true)
     }
 
@@ -249,9 +276,13 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     };
     let keep = async {
         loop {
-            sleep(shortest / 3).await;
-            // A lock that is lost in the meantime is detected when the set is complete.
-            join_all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
+            // By what is left of each, since the set may wait for one lock after another in that time. A lock that is
+            // lost is detected when the set is complete.
+            let due = fixed
+                .iter()
+                .filter(|(guard, lease)| !guard.is_lost() && guard.remaining() < *lease / 3 * 2);
+            join_all(due.map(|(guard, lease)| guard.extend(*lease))).await;
+            sleep(shortest / 24).await;
         }
     };
     // Biased, so that no extension begins once the future is done.
@@ -282,4 +313,37 @@ async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     }
     debug!(locks = held.len(), "the set is complete");
     Ok(())
+}
+
+impl AcquireRequest {
+    /// Runs a part of a call that may have guards before it is done. If nobody polls the call for some seconds, a task
+    /// drops that part, so that nobody waits for what it has. Returns `None` then, and the call begins again.
+    pub(super) async fn while_polled<F>(&self, part: F) -> Option<F::Output>
+    where
+        F: Future + Send + 'static,
+    {
+        let part = Arc::new(Mutex::new(Some(Box::pin(part))));
+        // Weak, so that the part ends with the call.
+        let watched = Arc::downgrade(&part);
+        let (shows, mut shown) = watch::channel(());
+        self.client.spawn(async move {
+            while let Ok(Ok(())) = timeout(UNPOLLED * 2, shown.changed()).await {}
+            // Dropped outside the mutex, since its drop may run any code.
+            drop(watched.upgrade().and_then(|part| lock(&part).take()));
+        });
+        loop {
+            shows.send_replace(());
+            let output = poll_fn(|context| match &mut *lock(&part) {
+                Some(part) => part.as_mut().poll(context).map(Some),
+                None => Poll::Ready(None),
+            });
+            if let Ok(output) = timeout(UNPOLLED / 2, output).await {
+                return output;
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,7 +26,6 @@ use tracing::{Instrument, debug, debug_span};
 use super::attempt::{Attempt, Attempted, Polling};
 use super::quorum_hold::{LateJoin, QuorumHold};
 use super::request::AcquireRequest;
-use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::loss::LossReason;
 use crate::name::Users;
@@ -147,35 +146,46 @@ impl QuorumAcquire {
     /// `local` is the local lock whose front learns when the lock is given back. Dropping the future drops all
     /// requests.
     pub(super) async fn round(&self, local: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
-        let (spared, longest) = (self.silent(), self.longest);
-        let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
-            let request = request.clone();
-            async move {
-                match spared {
-                    Some(error) => Err(error),
-                    None => ask(request, mode, longest).await,
+        let (first, longest) = (&self.requests[0], self.longest);
+        let (asked, quorum_state) = loop {
+            let asks = self.requests.iter().zip(self.silent());
+            let asks = asks.map(|(request, spared)| {
+                let request = request.clone();
+                async move {
+                    match spared {
+                        Some(error) => Err(error),
+                        None => ask(request, mode, longest).await,
+                    }
                 }
+            });
+            let mut asked = OpenRequests::new(&first.client, self.requests.len(), asks);
+            let decided = async move {
+                let quorum_state = asked.decide(vote).await;
+                (asked, quorum_state)
+            };
+            // Otherwise nobody polled this call, and what it had was given back.
+            if let Some(decided) = first.while_polled(decided).await {
+                break decided;
             }
-        });
-        let mut asked = OpenRequests::new(&self.requests[0].client, self.requests.len(), asks);
-        let quorum_state = asked.decide(vote).await;
+        };
         // Without a majority, `asked` is dropped: guards release what was granted, and requests without an answer are
         // undone.
-        let until = match quorum_state {
-            QuorumState::Won(until) => until,
+        match quorum_state {
+            QuorumState::Won(_) => {}
             QuorumState::Outvoted => return Ok(Round::Outvoted(self.outvoted(&asked))),
             QuorumState::TooFew | QuorumState::Open => {
                 return self.too_few(&asked).map(Round::TooFew);
             }
+        }
+        // Each lease was long enough at its grant, but time has passed since. The members may have different ones.
+        let is_timely = |answer: &&Result<Polling, Error>| match answer {
+            Ok(Polling::Voted(Attempted::Granted(guard))) => {
+                guard.remaining() >= guard.request.min_validity
+            }
+            _ => false,
         };
-        // Each lease was long enough at its grant, but time has passed since.
-        let least = self
-            .requests
-            .iter()
-            .map(|request| request.min_validity)
-            .max();
-        if BootInstant::now().until(until) < least.unwrap_or_default() {
-            return Err(self.requests[0].too_late());
+        if asked.answers().filter(is_timely).count() < majority(self.requests.len()) {
+            return Err(first.too_late());
         }
         let quorum_hold = QuorumHold::new(self.requests.len(), local.clone());
         for (at, answer) in asked.answers.into_iter().enumerate() {
@@ -347,8 +357,8 @@ impl QuorumAcquire {
     }
 }
 
-/// Asks one server for its part of the lock. If this owner has that part already, re-enters it, whatever the other
-/// servers say. Can be dropped at any point: the attempt or the guard then gives everything back.
+/// Asks one server for its part of the lock. If this owner has that part already, and the server votes, re-enters it,
+/// whatever the other servers say. Can be dropped at any point: the attempt or the guard then gives everything back.
 async fn ask(
     request: AcquireRequest,
     mode: AcquireMode,
@@ -358,6 +368,17 @@ async fn ask(
     let local = request.local();
     loop {
         if let Some(hold) = request.own(&local) {
+            // The owner may have acquired it alone, from a server that does not vote. Once it has stood for the longest
+            // lease, every grant from before it has ended.
+            if !hold.record.is_vote() && hold.held_for() < longest.get() {
+                let mut attempt = Attempt::new(&request, &local);
+                let _asking = attempt.turn().await?;
+                let polling = attempt.poll(AcquireMode::JoinOnly, longest).await?;
+                if let Polling::Abstains(_) = polling {
+                    return Ok(polling);
+                }
+                hold.record.voted();
+            }
             if let Some(guard) = request.reenter(&local, &hold).await? {
                 let guard = guard.acknowledged().await?;
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
@@ -373,6 +394,7 @@ async fn ask(
             drop(asking);
             return match polling {
                 Polling::Voted(Attempted::Granted(guard)) => {
+                    guard.hold.record.voted();
                     let guard = guard.acknowledged().await?;
                     Ok(Polling::Voted(Attempted::Granted(guard)))
                 }

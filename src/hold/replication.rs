@@ -1,8 +1,9 @@
 //! Holds that count only once replicas have acknowledged them, for clients that ask for that.
 //!
 //! The wait begins once the hold stands, with its guard in the future of the call. Dropping the future gives the hold
-//! back like any other guard. Replicas acknowledge the record. So a call that takes it over in memory, or takes another
-//! level, does not wait again, except while the first wait goes on.
+//! back like any other guard. If nobody polls the call, the hold is given back too. Replicas acknowledge the record. So
+//! a call that takes it over in memory, or takes another level, does not wait again, except while the first wait goes
+//! on.
 
 use std::iter;
 use std::sync::Arc;
@@ -39,6 +40,12 @@ impl LockGuard {
     }
 
     async fn await_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
+        let request = self.request.clone();
+        let acknowledged = request.while_polled(self.ask_replicas(asked)).await;
+        acknowledged.unwrap_or_else(|| Err(request.too_late()))
+    }
+
+    async fn ask_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
         let client = self.request.client.clone();
         let hold = Arc::new(HoldCheck(self.hold.key().clone()));
         let acknowledged = client.unless_closed(client.backend.acknowledged(hold));

@@ -13,7 +13,8 @@
 //! 3. Too few servers vote for another reason. The call pauses, until its limit or its patience is reached.
 //!
 //! Calls of several processes are in each other's way, since each may get a part. So their pauses are random, and
-//! messages are acted on only when enough of them have come for a majority.
+//! messages are acted on only when enough of them have come for a majority. Calls that each got a part spread out over
+//! more time than a round takes.
 //!
 //! A server that is silent is not asked again while the others are a majority: each request would leave an `Undo`.
 //! What it has of the lock is asked in the background, every second.
@@ -34,6 +35,7 @@ use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
+use crate::protocol::quorum::majority;
 use crate::protocol::wait::{RequestFailure, Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::session::LocalLock;
@@ -64,15 +66,17 @@ struct Rounds<'a> {
     subscriptions: Vec<Option<Subscription>>,
     /// What it would have taken to win the last round.
     outvoted: Option<Outvoted>,
+    /// Over which time this call and the others that were told of a release spread out.
+    apart: Duration,
     /// It was logged that the call waits for servers to vote: once for each call.
     told_of_grace: bool,
 }
 
 /// How standing in the local queue, or asking, went on.
-enum RoundsOutcome<'a> {
+enum RoundsOutcome {
     Won(QuorumHold),
-    /// The call has come to the front: it asks, and keeps the place meanwhile.
-    Front(Place<'a>),
+    /// The call has come to the front, and asks.
+    Front,
     /// The owner has the lock by another call, or no longer has it: decide again whether this call stands in the
     /// local queue.
     Again,
@@ -89,56 +93,64 @@ impl QuorumAcquire {
             BootInstant::now(),
             deadline,
             first.patience(),
-            self.pauses(Duration::ZERO),
+            self.pauses(Duration::ZERO, APART),
         );
         first.client.ensure_open()?;
-        let local = self.local();
+        let (local, runtime) = (self.local(), &first.client.releaser.runtime);
+        // Entered once: a call that starts over keeps its place.
+        let mut in_queue = None;
         let mut rounds = Rounds {
             quorum_acquire: self,
             local: &local,
             is_out_of_queue: false,
             subscriptions: Vec::new(),
             outvoted: None,
+            apart: APART,
             told_of_grace: false,
         };
         loop {
             rounds.is_out_of_queue = !wait.is_single_attempt() && self.is_held();
-            let place = match rounds.is_out_of_queue || wait.is_single_attempt() {
-                // A re-entry waits for nobody, and a single attempt does not wait: both ask no matter who stands in
-                // the queue.
-                true => local.stand(Role::Beside, None, &first.client.releaser.runtime),
-                false => match self.stand_in_queue(&local, &wait).await? {
-                    None => return Ok(None),
-                    Some(RoundsOutcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
-                    Some(RoundsOutcome::Front(place)) => place,
-                    Some(RoundsOutcome::Again) => continue,
-                },
+            // A re-entry waits for nobody, and a single attempt does not wait: both ask no matter who stands in the
+            // queue.
+            let is_beside = rounds.is_out_of_queue || wait.is_single_attempt();
+            let beside = is_beside.then(|| local.stand(Role::Beside, None, runtime));
+            let place = match &beside {
+                Some(place) => place,
+                None => {
+                    let stand = || local.stand(Role::InQueue, None, runtime);
+                    let place = &*in_queue.get_or_insert_with(stand);
+                    match self.stand_in_queue(&local, place, &wait).await? {
+                        None => return Ok(None),
+                        Some(RoundsOutcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
+                        Some(RoundsOutcome::Front) => place,
+                        Some(RoundsOutcome::Again) => continue,
+                    }
+                }
             };
             let waiting = Waiting::new(&first.client, &first.name, &mut wait, MAJORITY);
-            match waiting.at(&place).until(&mut rounds).await? {
+            match waiting.at(place).until(&mut rounds).await? {
                 None => return Ok(None),
                 Some(RoundsOutcome::Won(quorum_hold)) => {
                     debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(quorum_hold));
                 }
-                Some(RoundsOutcome::Front(_) | RoundsOutcome::Again) => {}
+                Some(RoundsOutcome::Front | RoundsOutcome::Again) => {}
             }
         }
     }
 
     /// Waits behind the other calls of this process. Returns `None` if there is no time left.
-    async fn stand_in_queue<'a>(
+    async fn stand_in_queue(
         &self,
-        local: &'a LocalLock,
+        local: &LocalLock,
+        place: &Place<'_>,
         wait: &Wait,
-    ) -> Result<Option<RoundsOutcome<'a>>, Error> {
+    ) -> Result<Option<RoundsOutcome>, Error> {
         if wait.in_queue(BootInstant::now(), None) == Step::GiveUp {
             return Ok(None);
         }
-        let runtime = &self.requests[0].client.releaser.runtime;
-        let place = local.stand(Role::InQueue, None, runtime);
         if place.now().is_some() {
-            return Ok(Some(RoundsOutcome::Front(place)));
+            return Ok(Some(RoundsOutcome::Front));
         }
         let first = &self.requests[0];
         place.catch_up(BootInstant::now().plus(first.timeout()));
@@ -160,37 +172,41 @@ impl QuorumAcquire {
             first.client.in_queue(None, wait, turn).await?
         };
         Ok(turn.map(|is_front| match is_front {
-            true => RoundsOutcome::Front(place),
+            true => RoundsOutcome::Front,
             false => RoundsOutcome::Again,
         }))
     }
 
     /// Returns the pauses of a waiter that no message reaches. The longer it has waited, the less often it asks, so
-    /// that it gets in late by only a part of the time waited.
-    fn pauses(&self, waited: Duration) -> WakeSource {
+    /// that it gets in late by only a part of the time waited. With a random part of up to `apart`, if that is long.
+    fn pauses(&self, waited: Duration, apart: Duration) -> WakeSource {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
-        let cap = self.requests[0].client.settings.poll_cap;
-        WakeSource::pauses(Backoff::exponential().up_to(longest), cap)
+        let mut pauses = Backoff::exponential().up_to(longest);
+        if apart > APART {
+            pauses = pauses.jitter(apart);
+        }
+        WakeSource::pauses(pauses, self.requests[0].client.settings.poll_cap)
     }
 }
 
 impl Local for Rounds<'_> {}
 
-impl<'a> Wanted for Rounds<'a> {
-    type Output = RoundsOutcome<'a>;
+impl Wanted for Rounds<'_> {
+    type Output = RoundsOutcome;
 
-    fn without_asking(&mut self) -> Option<RoundsOutcome<'a>> {
+    fn without_asking(&mut self) -> Option<RoundsOutcome> {
         // The call asked without a place because its owner had the lock. Without the lock, it has to queue.
         let belongs_in_queue = self.is_out_of_queue && !self.quorum_acquire.is_held();
         belongs_in_queue.then_some(RoundsOutcome::Again)
     }
 
     /// Makes one round. An outvoted call then waits by messages or by pauses, whichever can be relied on.
-    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<RoundsOutcome<'a>>, Error> {
+    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<RoundsOutcome>, Error> {
         // What was told before the round is answered by it; what comes from now on makes another round worthwhile.
         for subscription in self.subscriptions.iter_mut().flatten() {
             subscription.catch_up();
         }
+        let began = BootInstant::now();
         self.outvoted = None;
         match self
             .quorum_acquire
@@ -199,6 +215,14 @@ impl<'a> Wanted for Rounds<'a> {
         {
             Round::Won(quorum_hold) => Ok(Asked::Ready(RoundsOutcome::Won(quorum_hold))),
             Round::Outvoted(outvoted) => {
+                // Each of several callers may get the servers that are nearer to it, and gets them again, unless one
+                // asks earlier than the others by the time that its requests travel longer.
+                let is_split = outvoted.missing < majority(self.quorum_acquire.requests.len());
+                let took = began.until(BootInstant::now());
+                self.apart = match is_split {
+                    true => (took * 4).clamp(APART, LONG_PAUSES),
+                    false => APART,
+                };
                 let wake_source = self.wake_source(&outvoted, waiting.wait());
                 waiting.wait().listen_for(wake_source);
                 let ttl = outvoted.ttl;
@@ -211,7 +235,7 @@ impl<'a> Wanted for Rounds<'a> {
 
     /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a call that
     /// wins its first round does not.
-    async fn happens(&mut self) -> Result<Option<RoundsOutcome<'a>>, Error> {
+    async fn happens(&mut self) -> Result<Option<RoundsOutcome>, Error> {
         let Some(outvoted) = self.outvoted.as_ref().filter(|it| !it.is_too_late) else {
             return pending().await;
         };
@@ -226,12 +250,12 @@ impl<'a> Wanted for Rounds<'a> {
         // Not at each message: calls that ask in vain give back what they got, and servers tell of that too.
         some(*missing, told).await;
         // Others were told at the same time.
-        sleep(APART.mul_f64(fastrand::f64())).await;
+        sleep(self.apart.mul_f64(fastrand::f64())).await;
         Ok(None)
     }
 }
 
-impl<'a> Rounds<'a> {
+impl Rounds<'_> {
     /// Returns messages as the wake source once all servers that others have are subscribed to: the holder's releases
     /// are among what they tell. Until then, and for a call that is answered too late, returns pauses.
     fn wake_source(&self, outvoted: &Outvoted, wait: &Wait) -> WakeSource {
@@ -243,7 +267,10 @@ impl<'a> Rounds<'a> {
             true => WakeSource::Messages {
                 poll_cap: self.quorum_acquire.requests[0].client.settings.poll_cap,
             },
-            false => self.quorum_acquire.pauses(wait.waited(BootInstant::now())),
+            false => {
+                let waited = wait.waited(BootInstant::now());
+                self.quorum_acquire.pauses(waited, self.apart)
+            }
         }
     }
 
@@ -253,7 +280,7 @@ impl<'a> Rounds<'a> {
         &mut self,
         shortage: Shortage,
         wait: &mut Wait,
-    ) -> Result<Asked<RoundsOutcome<'a>>, Error> {
+    ) -> Result<Asked<RoundsOutcome>, Error> {
         let Shortage { error, grace } = shortage;
         let now = BootInstant::now();
         let step = match grace {

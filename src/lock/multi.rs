@@ -216,7 +216,8 @@ impl MultiLock {
     /// # Cancel safety
     ///
     /// If the future is dropped, the locks that it has acquired are released in the background, as described for
-    /// [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// [`ReentrantLock::lock`](crate::ReentrantLock::lock). So are they if nobody polls the future for a few seconds;
+    /// the call begins again when it is polled.
     ///
     /// # Examples
     ///

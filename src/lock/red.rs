@@ -97,8 +97,8 @@ use crate::protocol::hold_key::Kind;
 /// servers have reported a release that a majority may be free, when a lease ends, and after each
 /// [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members notify nobody. With them the
 /// waiter asks after pauses of up to 128 ms or, if that is longer, a sixteenth of the time it has waited so far, but at
-/// most one second. All of these times have a random part, so that callers that each got some of the servers do not
-/// collide again.
+/// most one second. All of these times have a random part. It is longer than a round of requests takes once several
+/// callers each got some of the servers, so that they do not collide again, wherever they are.
 ///
 /// Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer, or a sixth of the lease if
 /// that is shorter. A majority that answers at once is not delayed by servers that hang. The requests to those continue
@@ -111,7 +111,8 @@ use crate::protocol::hold_key::Kind;
 /// if this hold was still there.
 ///
 /// The lock acts for one owner: the current one, or the owner that [`owned_by`](Self::owned_by) or a member names.
-/// With reentrant members, this owner may acquire the lock again.
+/// With reentrant members, this owner may acquire the lock again. A member that it has held for less than `max_lease`
+/// counts only if its server does not abstain, since the owner may have acquired it alone.
 ///
 /// # Examples
 ///
@@ -285,7 +286,8 @@ impl RedLock {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what servers granted or may have granted is released in the background.
+    /// If the future is dropped, what servers granted or may have granted is released in the background. So it is if
+    /// nobody polls the future for a few seconds; the call begins again when it is polled.
     ///
     /// # Examples
     ///

@@ -100,6 +100,8 @@ struct RecordState {
     was_joined: bool,
     /// Whether as many replicas as the client asks for have it.
     is_acknowledged: bool,
+    /// Whether its server gave it as a vote, which a server that may have forgotten others does not.
+    is_vote: bool,
     /// Whether all its holds were told that it is gone.
     is_loss_told: bool,
     /// Whether a message said that it was released by force.
@@ -171,6 +173,7 @@ impl Record {
                 holders: 0,
                 was_joined: false,
                 is_acknowledged: false,
+                is_vote: false,
                 is_loss_told: false,
                 is_forced: false,
                 trip: Duration::ZERO,
@@ -243,6 +246,16 @@ impl Record {
         let mut state = self.lock();
         state.holders = state.holders.saturating_sub(1);
         state.holders > 0
+    }
+
+    /// Whether the server gave it as a vote for a lock over several servers.
+    pub(crate) fn is_vote(&self) -> bool {
+        self.lock().is_vote
+    }
+
+    /// Notes that its server has voted, or would have.
+    pub(crate) fn voted(&self) {
+        self.lock().is_vote = true;
     }
 
     /// Whether as many replicas as the client asks for have it.
