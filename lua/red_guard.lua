@@ -61,7 +61,11 @@ do
       else
         -- The uptime is in whole seconds, so the server may have started up to a second later.
         local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)'))
-        since, cause = time - math.max(uptime - 1, 0) * 1000000, 'started'
+        local started = time - math.max(uptime - 1, 0) * 1000000
+        -- In a cluster, the slot may have come from a server that has forgotten something since.
+        if not since or since < started then
+          since, cause = started, 'started'
+        end
       end
     end
     run = this

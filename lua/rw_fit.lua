@@ -6,6 +6,8 @@
 -- hash, which then stays as it is. An owner in Java is a client and a thread; a level of a named writer without a key
 -- belongs to a client that died.
 
+local JAVAS_WRITER = '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:write$'
+
 local function fit(key, stem)
   local ttl, longest, last = redis.call('PTTL', key), 0, nil
   local fields = redis.call('HGETALL', key)
@@ -15,7 +17,7 @@ local function fit(key, stem)
     for level = longest < ttl and math.min(levels, 1000) or 0, 1, -1 do
       local timeout_key = level_key(stem, field, level)
       local left = redis.call('PTTL', timeout_key)
-      if left < 0 and string.find(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:write$') then
+      if left < 0 and string.find(field, JAVAS_WRITER) then
         return nil
       end
       if left > longest then

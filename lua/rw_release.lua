@@ -17,10 +17,11 @@
 -- ARGV[3] share to keep, in levels
 -- ARGV[4] message to publish
 -- ARGV[5] publish command, PUBLISH or SPUBLISH
+-- ARGV[6] take or share: whether all levels of the owner are this client's, or others may have some
 -- Returns released, subscribers told: this freed the lock, or its writer only reads from now on
 -- Returns kept, levels of the owner: levels are left, of this hold or others
--- Returns absent: this hold no longer exists; at most its mark was removed, and its level keys beyond what the hash
---   counts: a forced release in Java leaves them
+-- Returns absent: this hold no longer exists; at most its mark was removed, its level keys beyond what the hash counts,
+--   which a forced release in Java leaves, and the count of a writer whose levels have all ended
 -- Publishes the message on KEYS[2] when others may acquire the lock;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
@@ -37,36 +38,14 @@ local function publish()
 end
 
 -- Finds the levels of this hold, the highest first. A level belongs to the hold if its key has the acquisition id.
-local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
+local found = redis.call('HMGET', KEYS[1], ARGV[1], 'mode')
+local total = tonumber(found[1] or 0) or 0
 local numbers, mine = {}, {}
 for level = math.min(total, 1000), 1, -1 do
   numbers[level] = redis.call('GET', key_of(level))
   if numbers[level] == ARGV[2] then
     mine[#mine + 1] = level
   end
-end
-
--- No level: the hold was lost or never granted. Removes what the acquisition may still have on the server: its level
--- keys beyond what the hash counts, and its mark, in which case those that waited because of the mark are woken.
-if #mine == 0 then
-  local mark = redis.call('GET', KEYS[4]) or ''
-  local beyond, number = {}, redis.call('GET', key_of(total + 1))
-  while number do
-    beyond[#beyond + 1] = number
-    number = redis.call('GET', key_of(total + #beyond + 1))
-  end
-  -- Every read comes before the first write, so that an error changes nothing.
-  for i, other in ipairs(beyond) do
-    if other == ARGV[2] then
-      redis.call('DEL', key_of(total + i))
-    end
-  end
-  if string.match(mark, ':(h%x.*)$') ~= ARGV[2] then
-    return from_primary {'absent'}
-  end
-  redis.call('DEL', KEYS[4])
-  local _, refused = publish()
-  return {'absent', refused}
 end
 
 -- Plans the removal of levels, the highest of this hold first. A level above it belongs to another hold: the owner's
@@ -84,13 +63,51 @@ for n = 1, #mine - tonumber(ARGV[3]) do
   numbers[level], numbers[total] = level < total and numbers[total], nil
   total = total - 1
 end
-if #changes == 0 then
+if #mine > 0 and #changes == 0 then
   return from_primary {'kept', total}
 end
+-- If no level of a writer is left that stands, its count goes too: for as long as it reads, the hash would say that it
+-- writes. A level of a writer in Java has no key, and stands as long as the hash.
+local is_writer = string.sub(ARGV[1], -6) == ':write'
+local has_ended = is_writer and found[2] == 'write' and (#mine > 0 or total > 0)
+  and (ARGV[6] == 'take' or not string.find(ARGV[1], JAVAS_WRITER))
+for level = 1, math.min(total, 1000) do
+  has_ended = has_ended and not numbers[level]
+end
+
+-- No level: the hold was lost or never granted. Removes what the acquisition may still have on the server: its level
+-- keys beyond what the hash counts, and its mark, in which case those that waited because of the mark are woken.
+if #mine == 0 then
+  local mark = redis.call('GET', KEYS[4]) or ''
+  local beyond, number = {}, redis.call('GET', key_of(total + 1))
+  while number do
+    beyond[#beyond + 1] = number
+    number = redis.call('GET', key_of(total + #beyond + 1))
+  end
+  -- Every read comes before the first write, so that an error changes nothing.
+  for i, other in ipairs(beyond) do
+    if other == ARGV[2] then
+      redis.call('DEL', key_of(total + i))
+    end
+  end
+  if string.match(mark, ':(h%x.*)$') == ARGV[2] then
+    redis.call('DEL', KEYS[4])
+  elseif not has_ended then
+    return from_primary {'absent'}
+  end
+  if not has_ended then
+    local _, refused = publish()
+    return {'absent', refused}
+  end
+end
+if has_ended then
+  total = 0
+end
+
 -- Decides what becomes of the lock when the owner's last level on this side goes: free if the hash has nothing but its
 -- mode and this field; otherwise downgraded if this was the write side.
 local free = total == 0 and redis.call('HLEN', KEYS[1]) == 2
-local downgraded = total == 0 and string.sub(ARGV[1], -6) == ':write'
+local downgraded = total == 0 and is_writer
 -- The clock may have advanced since the TTL of the hash was read, so that a level that ends with the hash would seem to
 -- end before it.
 if not free and lease < ttl then
@@ -124,4 +141,7 @@ if not free and not downgraded then
   return {'kept', total}
 end
 local told, refused = publish()
+if #mine == 0 then
+  return {'absent', refused}
+end
 return {'released', told, refused}

@@ -170,7 +170,7 @@ impl Floor {
         let hold = [field.as_str(), ACQUISITION_ID];
         // The call has not waited so far, and would leave a waiter mark if it were refused.
         let acquire = [&hold[..], &["1", LEASE, "arrival", "-1", "1000", "take"]].concat();
-        let release = [&hold[..], &["0", message, "PUBLISH"]].concat();
+        let release = [&hold[..], &["0", message, "PUBLISH", "take"]].concat();
         Ok(Bare {
             acquire: self
                 .call(script(script_name), &keys, &acquire, "granted")

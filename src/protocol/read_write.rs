@@ -2,7 +2,8 @@
 //! value.
 //!
 //! Java counts the fields of the hash, so there is no acquisition field in it. Java's forced release deletes the hash
-//! and leaves the keys of the levels. So even a lost hold owes a release, which removes those keys.
+//! and leaves the keys of the levels. So even a lost hold owes a release, which removes those keys. If a writer goes on
+//! reading when its lease has ended, the release also removes the count of its levels, which keeps out other readers.
 //!
 //! A reader of Java cuts the hash to its own lease with each renewal. So shared holds are checked every second, and
 //! the check extends the hash to their levels again.
@@ -67,8 +68,9 @@ pub(crate) fn write<'a>(
     call
 }
 
-/// Returns how an owner takes a level: `share` if it may have levels that this client does not know of, otherwise
-/// `take`. A numbered owner belongs to this client alone: only a copy of this process could use the same number.
+/// Returns how an owner takes and releases a level: `share` if it may have levels that this client does not know of,
+/// otherwise `take`. A numbered owner belongs to this client alone: only a copy of this process could use the same
+/// number.
 fn entry(key: &HoldKey) -> &'static str {
     match key.is_named() {
         true => "share",
@@ -106,6 +108,7 @@ pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, to: ShareTarge
         to.share.into(),
         Arg::Number(message(&key.kind)),
         Arg::Publish,
+        Arg::Text(entry(key)),
     ];
     let release = Call::new(&script::RW_RELEASE, keys, args);
     compared(release, &script::RW_RELEASE_SPARE, to.known)

@@ -113,8 +113,8 @@ scripts! {
     RW_REENTER = "primary", "rw_level", "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
     RW_REENTER_SPARE = "primary", "rw_level", "rw_spare", "rw_reenter" Arity::Fixed { keys: 2, args: 6 };
     RW_CONFIRM = "primary", "primary_only", "key_read", "rw_level", "rw_confirm" Arity::Fixed { keys: 3, args: 4 };
-    RW_RELEASE = "primary", "rw_level", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 5 };
-    RW_RELEASE_SPARE = "primary", "rw_level", "rw_spare", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 7 };
+    RW_RELEASE = "primary", "rw_level", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 6 };
+    RW_RELEASE_SPARE = "primary", "rw_level", "rw_spare", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 8 };
     RW_ADOPT = "primary", "rw_level", "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
     RW_ADOPT_SPARE = "primary", "rw_level", "rw_spare", "rw_adopt" Arity::Fixed { keys: 2, args: 8 };
     RW_EXTEND = "primary", "rw_level", "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };

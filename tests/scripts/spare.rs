@@ -102,7 +102,9 @@ impl Scene {
         let marks = ["k", "channel", "{k}", "redlatch_rwlock_reader:{k}"];
         let (name, keys, rest): (_, &[&str], &[&str]) = match (self.shape, to) {
             (Shape::ReadWrite, To::Reenter(_)) => ("rw_reenter_spare", &["k", "{k}"], &[LEASE]),
-            (Shape::ReadWrite, To::Release(_)) => ("rw_release_spare", &marks, &["0", "PUBLISH"]),
+            (Shape::ReadWrite, To::Release(_)) => {
+                ("rw_release_spare", &marks, &["0", "PUBLISH", "share"])
+            }
             (Shape::ReadWrite, To::Adopt(_)) => {
                 ("rw_adopt_spare", &["k", "{k}"], &[LEASE, "0", ""])
             }

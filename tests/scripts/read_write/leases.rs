@@ -1,6 +1,8 @@
 //! Leases: how long the hash and its levels last, whoever releases, extends, renews, confirms or dies.
 
-use super::{Hold, JAVA, LEASE, Read, Scene, Write, answer, hold, level_key, reader, writer};
+use super::{
+    Hold, JAVA, LEASE, Read, Scene, Write, answer, fields, hold, level_key, reader, writer,
+};
 
 #[test]
 fn dead_reader_does_not_outlive_the_last_live_one() {
@@ -184,6 +186,65 @@ fn named_writer_that_died_holds_nothing_when_the_others_under_its_name_have_gone
         assert_eq!(scene.published(), ["1"]);
         scene.is_clean();
     }
+}
+
+/// Otherwise the hash would say that it writes, for as long as it reads.
+#[test]
+fn writer_whose_levels_have_ended_only_reads_from_its_release_on() {
+    // All levels of a numbered owner are its client's, though its field looks like one of Java.
+    for owner in ["A:1", JAVA] {
+        let mut scene = Scene::new();
+        let (write, read) = (writer(owner, 1), reader(owner, 2));
+        scene.take(&write);
+        scene.take(&read);
+        scene.die(&[write.level(1)]);
+        scene.is_refused(&reader("A:2", 3));
+        for told in [&["1"][..], &[]] {
+            assert_eq!(scene.release(&write, 0), answer("absent", []));
+            assert_eq!(scene.published(), told);
+            assert_eq!(scene.hash(), fields([("mode", "read"), (owner, "1")]));
+            scene.is_near("k", LEASE);
+        }
+        scene.take(&reader("A:2", 3));
+        assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    }
+
+    // Here it gives back what it reads first. Only the client knows that nothing is left then.
+    let mut scene = Scene::new();
+    let (write, read) = (writer(JAVA, 1), reader(JAVA, 2));
+    scene.take(&write);
+    scene.take(&read);
+    scene.die(&[write.level(1)]);
+    assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    assert_eq!(scene.release(&write, 0), answer("absent", []));
+    assert_eq!(scene.published(), ["1"]);
+    scene.is_clean();
+
+    // The level of another client under the name has ended.
+    let (dead, live) = (writer("req", 1).shared(), writer("req", 2).shared());
+    scene.take(&dead);
+    assert_eq!(scene.acquire(&live), answer("granted", [2]));
+    scene.take(&reader("req", 3).shared());
+    scene.die(&[dead.level(1)]);
+    assert_eq!(scene.release(&dead, 0), answer("absent", []));
+    assert_eq!(scene.hash()["mode"], "write", "the other one stands");
+    assert_eq!(scene.release(&live, 0), answer("released", [1]));
+    assert_eq!(scene.published(), ["1"]);
+    assert_eq!(scene.hash(), fields([("mode", "read"), ("req", "1")]));
+}
+
+#[test]
+fn level_of_a_writer_in_java_ends_with_no_level_of_ours() {
+    let mut scene = Scene::new();
+    let write = writer(JAVA, 1).shared();
+    scene.java_writes(JAVA, 60_000);
+    assert_eq!(scene.acquire(&write), answer("granted", [2]));
+    scene.die(&[write.level(2)]);
+    let before = scene.dump();
+    assert_eq!(scene.release(&write, 0), answer("absent", []));
+    assert_eq!(scene.dump(), before);
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.published(), [""; 0]);
 }
 
 #[test]

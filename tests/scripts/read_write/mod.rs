@@ -413,7 +413,7 @@ fn release_keys(hold: &Hold) -> [&str; 4] {
 fn release_args(hold: &Hold, keep: u32) -> Vec<String> {
     let message = if hold.side == Read { "0" } else { "1" };
     let mut args = vec![hold.field(), hold.number.clone(), keep.to_string()];
-    args.extend([message, "PUBLISH"].map(str::to_owned));
+    args.extend([message, "PUBLISH", hold.entry].map(str::to_owned));
     args
 }
 
