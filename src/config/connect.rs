@@ -2,12 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Config;
@@ -150,11 +148,8 @@ impl<C: Connect> DynConnect for C {
 }
 
 impl Connector {
-    /// Opens a stream. The application's code may panic, which counts as a server that is out of reach.
     pub(crate) async fn open(&self, address: Address) -> io::Result<Stream> {
-        let opened = AssertUnwindSafe(async { self.0.open(address).await }).catch_unwind();
-        let panicked = |_| Err(io::Error::other("the connector panicked"));
-        opened.await.unwrap_or_else(panicked)
+        self.0.open(address).await
     }
 }
 

@@ -211,9 +211,8 @@ impl Grants {
     /// Whether a waiter of this process has this acquisition id, or has lately accepted its grant.
     pub(super) fn is_known(&self, number: u64) -> bool {
         let state = self.lock();
-        let mut accepted = state.accepted.iter();
-        state.waiting.contains_key(&number)
-            || accepted.any(|(it, since)| *it == number && is_lately(*since))
+        let is_it = |(it, since): &(u64, BootInstant)| *it == number && is_lately(*since);
+        state.waiting.contains_key(&number) || state.accepted.iter().any(is_it)
     }
 
     /// Takes a hold out of both maps, if `may` allows it. Whoever gets the hold may act on its grant.

@@ -61,7 +61,7 @@ use std::time::Duration;
 
 use futures_util::TryFutureExt;
 use tokio::runtime::{Builder, Handle};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
@@ -89,6 +89,9 @@ use sync::Spawner;
 use tally::Tally;
 use undo::Undo;
 use watchdog::Watchdog;
+
+/// How much longer than a request the releases of a client that closes may take.
+const FINISH: Duration = Duration::from_secs(1);
 
 /// What this process knows of one lock: its waiters and its holds.
 pub(crate) type LocalLock = share::LocalLockRef;
@@ -404,10 +407,14 @@ impl Session {
 
     /// Closes the session. Closing goes on if this future is dropped.
     ///
-    /// What can be released is released first, for which there is the command timeout and one second more.
+    /// What can be released is released first, for which there is the command timeout and one second more. The client's
+    /// runtime may be at rest, in which case that happens once it runs again.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
-        self.closed.cancelled().await;
+        self.lose_all();
+        let patience = self.settings.command_timeout + FINISH * 2;
+        let closed = timeout(patience, self.closed.cancelled());
+        self.timed(closed).await.ok();
     }
 
     /// Closes the session in the background when what is returned is dropped.
@@ -521,7 +528,7 @@ async fn serve(
     let started = BootInstant::now();
     // A release has its own timeout. This limit is that timeout, plus time for a broken connection to come back.
     worker
-        .finish(session.settings.command_timeout + Duration::from_secs(1))
+        .finish(session.settings.command_timeout + FINISH)
         .await;
     // Only now: the releases above went over these connections.
     backend.close().await;
@@ -529,8 +536,6 @@ async fn serve(
     drop(ended);
 }
 
-/// Declares a session closed when dropped.
-///
 /// Returns what the connections of a client need of its settings.
 fn connection_settings(
     settings: &Settings,
@@ -551,7 +556,7 @@ fn connection_settings(
     }
 }
 
-/// Dropped at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
+/// Declares a session closed when dropped: at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
 /// so `drop` ends the holds itself; in the first, that was done before and changes nothing.
 struct EndOfSession(Arc<Session>);
 

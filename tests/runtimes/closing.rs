@@ -257,3 +257,19 @@ async fn dropped_connect_and_refused_connect_leave_nothing_open() {
     client.close().await;
     eventually_unconnected(&server).await;
 }
+
+#[test]
+fn client_whose_runtime_rests_is_closed_all_the_same() {
+    let server = Server::start();
+    let (rests, other) = (runtime(), runtime());
+    let client = rests.block_on(client(&server));
+    let lock = client.lock("k");
+    let guard = rests.block_on(lock.lock()).unwrap();
+    other.block_on(async {
+        soon(client.close()).await;
+        assert_eq!(soon(guard.lost()).await, LossReason::Closed);
+        assert_eq!(kind(soon(lock.lock()).await), ErrorKind::Closed);
+    });
+    // The runtime runs again.
+    rests.block_on(eventually_free(&server, "k"));
+}

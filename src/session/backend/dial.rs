@@ -5,9 +5,11 @@
 
 use std::future::pending;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::contact::{ContactStep, failed, late, refused, refused_login, unfit};
@@ -137,10 +139,17 @@ impl Dialer {
     }
 
     /// Reaches the server by the application's connector if there is one, otherwise over the network of this machine.
+    ///
+    /// The application's code may panic, which counts as a server that is out of reach.
     async fn reach(&self, server: &Server) -> io::Result<Arc<dyn Socket>> {
         let address = self.address(server);
         match &self.config.connector {
-            Some(connector) => Ok(Arc::new(Opened::new(connector.open(address).await?))),
+            Some(connector) => {
+                let opened = AssertUnwindSafe(async { connector.open(address).await });
+                let panicked = |_| Err(io::Error::other("the connector panicked"));
+                let stream = opened.catch_unwind().await.unwrap_or_else(panicked)?;
+                Ok(Arc::new(Opened::new(stream)))
+            }
             None => network::open(address, self.patience).await,
         }
     }

@@ -107,7 +107,7 @@ impl Node {
     }
 }
 
-/// How long a sequence waits for the one under way, before it gets a connection of its own.
+/// How long the sequence under way is waited for. The next one then gets a connection of its own.
 const TURN: Duration = Duration::from_millis(250);
 
 /// A replica answers a look too, and may be out of date. This refuses its answer.
@@ -186,13 +186,11 @@ impl Transactions {
         }
     }
 
-    /// Closes the connection, once the sequence under way has ended. Waits no longer than for a connection.
+    /// Closes the connection, once the sequence under way has ended.
     pub(super) async fn close(&self) {
-        drop(
-            timeout(self.dialer.patience, self.idle.lock())
-                .await
-                .map(|mut idle| idle.take()),
-        );
+        if let Ok(mut idle) = timeout(TURN, self.idle.lock()).await {
+            idle.take();
+        }
     }
 
     /// Connects on the runtime of the client.
