@@ -10,6 +10,7 @@ use crate::support::probe::{
 };
 use crate::support::rogue::rogue;
 use crate::support::{builder, client, eventually, start, start_two};
+use redlatch::config::ReleaseBy;
 use redlatch::{Client, Error, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Proxy, Reply, Server};
 
@@ -265,6 +266,18 @@ async fn replica_refuses_in_clear_words_and_is_given_time_to_become_primary() {
     replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
     passes(waiting).await;
     nothing_left(&replica, [&client]).await;
+}
+
+/// A replica may lack what its primary has, and refuses no transaction that changes nothing.
+#[tokio::test]
+async fn replica_that_has_nothing_to_change_answers_no_transaction() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let client = builder(replica.url()).build().await.unwrap();
+    let lock = client.plain_lock("k").release_by(ReleaseBy::Transaction);
+    let error = lock.force_unlock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.to_string().contains("READONLY"), "{error}");
 }
 
 #[tokio::test]

@@ -9,8 +9,11 @@
 
 mod call;
 mod faults;
+mod mended;
+mod permits;
 mod same;
 mod served;
+mod sets;
 #[path = "../support/mod.rs"]
 mod support;
 mod time;

@@ -281,6 +281,43 @@ async fn level_more_of_a_lock_that_no_replica_has_waits_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn part_of_a_majority_that_its_owner_has_already_waits_too() {
+    let (primary, replica, client) = frozen().await;
+    let owner = Owner::unique();
+    let lock = client.lock("k").owned_by(&owner);
+    let first = tokio::spawn(async move { lock.lock().await });
+    eventually("it is granted", async || primary.connection().exists("k")).await;
+    let red = RedLock::new([client.lock("k")]).owned_by(&owner);
+    let mut second = tokio::spawn(async move { red.lock().await });
+    eventually("it has a level more", async || {
+        let counts = primary.connection().hgetall("k");
+        counts.iter().any(|(_, count)| count == "2")
+    })
+    .await;
+    let early = tokio::time::timeout(BRIEF, &mut second).await;
+    assert!(early.is_err(), "no replica has it");
+    replica.thaw();
+    soon(first).await.unwrap().unwrap().unlock().await.unwrap();
+    soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn set_whose_lock_goes_while_replicas_of_another_are_waited_for_is_lost() {
+    let (primary, replica, client) = frozen().await;
+    let server = Server::start();
+    let free = builder(server.url()).build().await.unwrap();
+    let set = MultiLock::new([free.lock("a"), client.lock("b")]);
+    let taking = tokio::spawn(async move { set.lock().await });
+    eventually_awaited(&primary).await;
+    assert!(soon(free.lock("a").force_unlock()).await.unwrap());
+    replica.thaw();
+    let error = soon(taking).await.unwrap().unwrap_err();
+    assert_eq!(error.loss_reason(), Some(LossReason::Forced), "{error}");
+    eventually_idle(&client).await;
+    assert!(!primary.connection().exists("b"), "it was given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lock_that_goes_while_replicas_are_waited_for_is_lost() {
     let (primary, replica, client) = frozen().await;
     let mut probe = primary.connection();
