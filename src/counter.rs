@@ -98,13 +98,8 @@ impl Counter {
     pub(crate) fn wait(&self, deadline: Deadline) -> Wait {
         let settings = &self.client.settings;
         let poll_cap = settings.poll_cap;
-        let wake_source = WakeSource::Messages { poll_cap };
-        Wait::new(
-            BootInstant::now(),
-            deadline,
-            settings.watchdog_lease,
-            wake_source,
-        )
+        let (now, wake_source) = (BootInstant::now(), WakeSource::Messages { poll_cap });
+        Wait::new(now, deadline, settings.watchdog_lease, wake_source)
     }
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {

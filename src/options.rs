@@ -237,25 +237,13 @@ impl Settings {
         let lease = LeaseTime::of_setting("watchdog_lease", self.watchdog_lease)?;
         self.min_validity(lease)?;
         self.label.as_deref().map_or(Ok(()), label::check)?;
-        let day = Duration::from_secs(24 * 60 * 60);
-        if self.command_timeout < SHORTEST_TIMEOUT || self.command_timeout > day {
-            let given = self.command_timeout;
-            return Err(Error::invalid(format!(
-                "command_timeout must be between 20 ms and a day, not {given:?}"
-            )));
-        }
-        if self.poll_cap < Duration::from_millis(10) || self.poll_cap > day {
-            let given = self.poll_cap;
-            return Err(Error::invalid(format!(
-                "poll_cap must be between 10 ms and a day, not {given:?}"
-            )));
-        }
-        if self.fair_wait_timeout < Duration::from_secs(1) || self.fair_wait_timeout > day {
-            let given = self.fair_wait_timeout;
-            return Err(Error::invalid(format!(
-                "fair_wait_timeout must be between a second and a day, not {given:?}"
-            )));
-        }
+        within_a_day("command_timeout", self.command_timeout, SHORTEST_TIMEOUT)?;
+        within_a_day("poll_cap", self.poll_cap, Duration::from_millis(10))?;
+        within_a_day(
+            "fair_wait_timeout",
+            self.fair_wait_timeout,
+            Duration::from_secs(1),
+        )?;
         if self.long_wait.is_some_and(|after| after < SHORTEST_WAIT) {
             return Err(Error::invalid(
                 "long_wait must be at least 1 ms; leave it out to be told of no wait",
@@ -267,11 +255,7 @@ impl Settings {
                     "min_replicas must be at least 1; leave it out to wait for none",
                 ));
             }
-            if within < SHORTEST_WAIT || within > day {
-                return Err(Error::invalid(format!(
-                    "the time of min_replicas must be between 1 ms and a day, not {within:?}"
-                )));
-            }
+            within_a_day("the time of min_replicas", within, SHORTEST_WAIT)?;
         }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
@@ -297,6 +281,16 @@ impl Settings {
             )));
         }
         Ok(least)
+    }
+}
+
+/// Refuses a setting that is shorter than `least` or longer than a day.
+pub(crate) fn within_a_day(what: &str, given: Duration, least: Duration) -> Result<(), Error> {
+    match given >= least && given <= Duration::from_secs(24 * 60 * 60) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "{what} must be between {least:?} and a day, not {given:?}"
+        ))),
     }
 }
 

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::options::{SHORTEST_TIMEOUT, within_a_day};
 
 pub use crate::backoff::Backoff;
 pub use crate::options::{Prefer, PubSub, ReleaseBy};
@@ -44,8 +45,6 @@ pub use tls::Tls;
 #[cfg(not(feature = "tls"))]
 const WITHOUT_TLS: &str = "this build of redlatch has no TLS: add one of its features `tls-aws-lc-rs` and `tls-ring`, or `tls` if \
      the application installs a provider for rustls";
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A description of where a client connects, and as which user: the server or servers, user, password, database, TLS,
 /// protocol and timeouts.
@@ -471,17 +470,12 @@ impl Config {
             tls.check()?;
         }
         match self.connect_timeout {
-            Some(given) if given < crate::options::SHORTEST_TIMEOUT || given > DAY => {
-                Err(Error::invalid(format!(
-                    "connect_timeout must be between 20 ms and a day, not {given:?}"
-                )))
-            }
-            _ => Ok(()),
+            Some(given) => within_a_day("connect_timeout", given, SHORTEST_TIMEOUT),
+            None => Ok(()),
         }
     }
 }
 
-/// Returns the configuration of `redis://127.0.0.1:6379`.
 impl Default for Config {
     fn default() -> Self {
         Self::server("127.0.0.1", server::PORT)

@@ -78,12 +78,8 @@ impl AcquireRequest {
 
     /// Tries the ways to the lock until one of them brings a guard or the limit is reached.
     async fn take(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
-        let wait = Wait::new(
-            BootInstant::now(),
-            deadline,
-            self.patience(),
-            self.wake_source.clone(),
-        );
+        let (now, wake_source) = (BootInstant::now(), self.wake_source.clone());
+        let wait = Wait::new(now, deadline, self.patience(), wake_source);
         let mut wait = wait.attempts(self.attempts);
         let local = self.local();
         // Entered once: a call that starts over keeps its place.
@@ -123,7 +119,12 @@ impl AcquireRequest {
             } else {
                 // From here on, this call may get a handoff.
                 let place = in_queue.get_or_insert_with(|| InQueue::new(self, &local));
-                match self.stand_in_queue(&local, place, &wait).await? {
+                let behind = match place.now() {
+                    Some(Turn::First) => None,
+                    Some(Turn::Held) => Some(FrontOutcome::Reenter),
+                    None => Box::pin(self.behind_others(&local, place, &wait)).await?,
+                };
+                match behind {
                     Some(outcome) => outcome,
                     // On the heap, so that a call that stands in the local queue does not carry this future.
                     None => Box::pin(self.at_front(&local, &mut wait, place)).await?,
@@ -138,21 +139,6 @@ impl AcquireRequest {
                 FrontOutcome::Reenter => {}
                 FrontOutcome::GaveUp => return Ok(None),
             }
-        }
-    }
-
-    /// Waits behind the other waiters of this process, if there are any. Returns `None` once this call has to ask the
-    /// server, because it has come to the front, or because it is a reader that has waited long enough.
-    async fn stand_in_queue(
-        &self,
-        local: &LocalLock,
-        place: &Place<'_>,
-        wait: &Wait,
-    ) -> Result<Option<FrontOutcome>, Error> {
-        match place.now() {
-            Some(Turn::First) => Ok(None),
-            Some(Turn::Held) => Ok(Some(FrontOutcome::Reenter)),
-            None => Box::pin(self.behind_others(local, place, wait)).await,
         }
     }
 

@@ -118,13 +118,8 @@ impl<'a> Attempt<'a> {
     /// [`batch`](super::batch) carries one id, and its holds are told apart by their keys.
     pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
         let client = &request.client.client_name;
-        let key = HoldKey::new(
-            request.name.clone(),
-            request.kind.clone(),
-            client,
-            &request.owner,
-            number,
-        );
+        let (name, kind) = (request.name.clone(), request.kind.clone());
+        let key = HoldKey::new(name, kind, client, &request.owner, number);
         let lease = request.lease_mode.lease();
         let budget = request.client.settings.timeout(lease);
         let hold = Hold::new(key, request.owner.clone(), lease, budget);

@@ -89,12 +89,8 @@ impl QuorumAcquire {
     /// got the lock by another call, or have given it back.
     pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
-        let mut wait = Wait::new(
-            BootInstant::now(),
-            deadline,
-            first.patience(),
-            self.pauses(Duration::ZERO, APART),
-        );
+        let (now, pauses) = (BootInstant::now(), self.pauses(Duration::ZERO, APART));
+        let mut wait = Wait::new(now, deadline, first.patience(), pauses);
         first.client.ensure_open()?;
         let (local, runtime) = (self.local(), &first.client.releaser.runtime);
         // Entered once: a call that starts over keeps its place.

@@ -183,11 +183,8 @@ impl Handle {
     pub(crate) async fn force_unlock(&self, holders: &[String]) -> Result<bool, Error> {
         let force = async {
             self.client.ensure_open()?;
-            let name = self.name()?;
-            let local = self
-                .client
-                .local_locks
-                .enter(self.target()?.kind.local_key(name));
+            let Target { name, kind } = self.target()?;
+            let local = self.client.local_locks.enter(kind.local_key(name));
             // Ended before the request is sent, so that no guard here is trusted once the lock may be free. Their
             // releases stay owed until the server has answered.
             let (handoff, holds) = local.stop_passing();
@@ -204,13 +201,9 @@ impl Handle {
                 .filter(is_meant)
                 .filter_map(|hold| self.client.watchdog.lose(hold, LossReason::Forced))
                 .collect();
-            let answer = self
-                .client
-                .run(
-                    &self.target()?.kind.force_release(name, holders),
-                    self.client.settings.command_timeout,
-                )
-                .await?;
+            let call = kind.force_release(name, holders);
+            let timeout = self.client.settings.command_timeout;
+            let answer = self.client.run(&call, timeout).await?;
             let released = match ForceReleased::decode(&answer.reply)? {
                 ForceReleased::Released => true,
                 // An earlier, unanswered send of this call may have freed the lock.
@@ -247,15 +240,12 @@ impl Handle {
 
     async fn ask(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
         self.client.ensure_open()?;
-        let name = self.name()?;
-        let answer = self
-            .client
-            .run(
-                &self.target()?.kind.inspect(name, field),
-                self.client.settings.command_timeout,
-            )
-            .await?;
-        let kind = &self.target()?.kind;
+        let Target { name, kind } = self.target()?;
+        let (call, timeout) = (
+            kind.inspect(name, field),
+            self.client.settings.command_timeout,
+        );
+        let answer = self.client.run(&call, timeout).await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held {
                 ttl,

@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::distributed::{DistributedGuard, DistributedLock};
 use super::fair::FairLock;
 use super::fenced::{FencedGuard, FencedLock};
+use super::holder::Holder;
 use super::multi::MultiLock;
 use super::multi_guard::MultiGuard;
+use super::named::NamedLock;
 use super::plain::PlainLock;
 use super::read_write::{ReadLock, WriteLock};
 use super::red::RedLock;
@@ -81,7 +83,61 @@ macro_rules! guard {
     )+};
 }
 
-lock! {
+macro_rules! named {
+    ($($lock:ty => $guard:ty),+ $(,)?) => {$(
+        lock!($lock => $guard);
+
+        impl NamedLock for $lock {
+            fn name(&self) -> &str {
+                self.name()
+            }
+
+            fn lease(self, lease: Duration) -> Self {
+                self.lease(lease)
+            }
+
+            fn owned_by(self, owner: &Owner) -> Self {
+                self.owned_by(owner)
+            }
+
+            fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send {
+                self.unlock()
+            }
+
+            fn adopt(&self) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
+                self.adopt()
+            }
+
+            fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+                self.is_locked()
+            }
+
+            fn is_held(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+                self.is_held()
+            }
+
+            fn hold_count(&self) -> impl Future<Output = Result<u64, Error>> + Send {
+                self.hold_count()
+            }
+
+            fn remaining_lease(
+                &self,
+            ) -> impl Future<Output = Result<Option<Duration>, Error>> + Send {
+                self.remaining_lease()
+            }
+
+            fn holder(&self) -> impl Future<Output = Result<Option<Holder>, Error>> + Send {
+                self.holder()
+            }
+
+            fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+                self.force_unlock()
+            }
+        }
+    )+};
+}
+
+named! {
     ReentrantLock => LockGuard,
     FencedLock => FencedGuard,
     FairLock => LockGuard,
@@ -89,6 +145,9 @@ lock! {
     PlainLock => LockGuard,
     ReadLock => LockGuard,
     WriteLock => LockGuard,
+}
+
+lock! {
     MultiLock => MultiGuard,
     RedLock => RedGuard,
 }

@@ -4,15 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::distributed::DistributedLock;
-use super::fair::FairLock;
-use super::fenced::{FencedGuard, FencedLock};
 use super::holder::Holder;
-use super::plain::PlainLock;
-use super::read_write::{ReadLock, WriteLock};
-use super::reentrant::ReentrantLock;
-use super::spin::SpinLock;
 use crate::error::Error;
-use crate::hold::guard::LockGuard;
 use crate::owner::Owner;
 
 /// A [`DistributedLock`] that is one name on one server: it has a lease, an owner and queries.
@@ -121,66 +114,4 @@ pub trait NamedLock: DistributedLock {
     ///
     /// Those of the lock's own method.
     fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send;
-}
-
-macro_rules! named {
-    ($($lock:ty => $guard:ty),+ $(,)?) => {$(
-        impl NamedLock for $lock {
-            fn name(&self) -> &str {
-                self.name()
-            }
-
-            fn lease(self, lease: Duration) -> Self {
-                self.lease(lease)
-            }
-
-            fn owned_by(self, owner: &Owner) -> Self {
-                self.owned_by(owner)
-            }
-
-            fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send {
-                self.unlock()
-            }
-
-            fn adopt(&self) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
-                self.adopt()
-            }
-
-            fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send {
-                self.is_locked()
-            }
-
-            fn is_held(&self) -> impl Future<Output = Result<bool, Error>> + Send {
-                self.is_held()
-            }
-
-            fn hold_count(&self) -> impl Future<Output = Result<u64, Error>> + Send {
-                self.hold_count()
-            }
-
-            fn remaining_lease(
-                &self,
-            ) -> impl Future<Output = Result<Option<Duration>, Error>> + Send {
-                self.remaining_lease()
-            }
-
-            fn holder(&self) -> impl Future<Output = Result<Option<Holder>, Error>> + Send {
-                self.holder()
-            }
-
-            fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send {
-                self.force_unlock()
-            }
-        }
-    )+};
-}
-
-named! {
-    ReentrantLock => LockGuard,
-    FencedLock => FencedGuard,
-    FairLock => LockGuard,
-    SpinLock => LockGuard,
-    PlainLock => LockGuard,
-    ReadLock => LockGuard,
-    WriteLock => LockGuard,
 }

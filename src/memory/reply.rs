@@ -89,16 +89,13 @@ impl Reply {
 
     /// Appends the bytes of the reply in RESP3, or in RESP2.
     pub(super) fn write(self, is_resp3: bool, out: &mut Vec<u8>) {
-        if is_resp3 {
-            self.put(out);
-        } else {
-            self.flat().put_flat(out);
-        }
-    }
-
-    fn put(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Nil => out.extend_from_slice(b"_\r\n"),
+        match if is_resp3 { self } else { self.flat() } {
+            Self::Status(text) => line(out, b'+', &text),
+            Self::Refusal(Refusal(text)) => line(out, b'-', &text.replace(['\r', '\n'], " ")),
+            Self::Integer(number) => line(out, b':', &number.to_string()),
+            Self::Bulk(bytes) => bulk(out, &bytes),
+            Self::Nil if is_resp3 => out.extend_from_slice(b"_\r\n"),
+            Self::Nil => out.extend_from_slice(b"$-1\r\n"),
             Self::Score(score) => line(out, b',', &score_text(score)),
             Self::Map(pairs) => {
                 line(out, b'%', &pairs.len().to_string());
@@ -116,28 +113,12 @@ impl Reply {
             }
             Self::Push(items) => {
                 line(out, b'>', &items.len().to_string());
-                items.into_iter().for_each(|item| item.put(out));
+                items.into_iter().for_each(|item| item.write(is_resp3, out));
             }
             Self::List(items) => {
                 line(out, b'*', &items.len().to_string());
-                items.into_iter().for_each(|item| item.put(out));
+                items.into_iter().for_each(|item| item.write(is_resp3, out));
             }
-            plain => plain.put_flat(out),
-        }
-    }
-
-    /// Appends the bytes of a reply that is [`flat`](Self::flat).
-    fn put_flat(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Status(text) => line(out, b'+', &text),
-            Self::Refusal(Refusal(text)) => line(out, b'-', &text.replace(['\r', '\n'], " ")),
-            Self::Integer(number) => line(out, b':', &number.to_string()),
-            Self::Bulk(bytes) => bulk(out, &bytes),
-            Self::List(items) => {
-                line(out, b'*', &items.len().to_string());
-                items.into_iter().for_each(|item| item.put_flat(out));
-            }
-            _ => out.extend_from_slice(b"$-1\r\n"),
         }
     }
 }

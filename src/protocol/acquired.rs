@@ -112,8 +112,8 @@ impl WaiterMark {
     }
 }
 
+#[cfg(test)]
 impl Acquired {
-    #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &[
         "granted",
         "busy",
@@ -122,7 +122,6 @@ impl Acquired {
         "exhausted",
         "wrong_kind",
     ];
-    #[cfg(test)]
     pub(crate) const FENCED_TAGS: &[&str] = &[
         "granted",
         "busy",
@@ -132,7 +131,6 @@ impl Acquired {
         "spent",
         "wrong_kind",
     ];
-    #[cfg(test)]
     pub(crate) const FAIR_TAGS: &[&str] = &[
         "granted",
         "queued",
@@ -141,15 +139,14 @@ impl Acquired {
         "exhausted",
         "wrong_kind",
     ];
-    #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["granted", "busy"];
 
-    #[cfg(test)]
     pub(crate) const READ_TAGS: &[&str] = &["granted", "busy", "exhausted", "wrong_kind"];
-    #[cfg(test)]
     pub(crate) const WRITE_TAGS: &[&str] =
         &["granted", "busy", "upgrade", "exhausted", "wrong_kind"];
+}
 
+impl Acquired {
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("granted", &[Reply::Integer(count), Reply::Integer(waited)])) => {

@@ -8,7 +8,7 @@ use crate::owner::Owner;
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, AcquireMode, ShareTarget, TransferSource};
-use crate::protocol::script::{Arg, Call, Cut};
+use crate::protocol::script::{self, Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
@@ -23,8 +23,9 @@ impl HoldKey {
         tokens: u32,
     ) -> Call<'_> {
         let call = match &self.kind {
-            Kind::Read(sides) => read_write::read(self, sides, share, lease, waits),
-            Kind::Write(sides) => read_write::write(self, sides, share, lease, mode, waits),
+            Kind::Read(sides) | Kind::Write(sides) => {
+                read_write::acquire(self, sides, share, lease, mode, waits)
+            }
             Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, mode),
             Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, mode, tokens),
             Kind::Fair(queue) => match mode {
@@ -136,19 +137,21 @@ impl Shape {
         self,
         holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>,
     ) -> Call<'a> {
+        let leased = |(hold, lease)| (hold, Some(lease));
         match self {
-            Self::Hash => lock::renew(holds),
+            Self::Hash => lock::each(&script::LOCK_RENEW, holds.map(leased)),
             Self::Plain(by) => plain::renew(holds, by),
-            Self::ReadWrite => read_write::renew(holds),
+            Self::ReadWrite => lock::each(&script::RW_RENEW, holds.map(leased)),
         }
     }
 
     /// Makes a call that checks whether many holds of this shape still stand.
     pub(crate) fn check<'a>(self, holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
+        let bare = |hold| (hold, None);
         match self {
-            Self::Hash => lock::check(holds),
+            Self::Hash => lock::each(&script::LOCK_CHECK, holds.map(bare)),
             Self::Plain(by) => plain::check(holds, by),
-            Self::ReadWrite => read_write::check(holds),
+            Self::ReadWrite => lock::each(&script::RW_CHECK, holds.map(bare)),
         }
     }
 }

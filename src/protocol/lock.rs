@@ -304,33 +304,23 @@ pub(crate) fn field(client: &str, owner: &Owner) -> String {
     }
 }
 
-/// Makes a call that renews many holds, each with its own lease.
-pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
+/// Makes a call about many holds, with a lease for each if the script takes one.
+pub(crate) fn each<'a>(
+    script: &'static script::Script,
+    holds: impl Iterator<Item = (&'a HoldKey, Option<LeaseTime>)>,
+) -> Call<'a> {
     let count = holds.size_hint().0;
-    let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(3 * count));
+    let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(4 * count));
     for (hold, lease) in holds {
         keys.push(&**hold.name.key());
-        args.extend([
-            Arg::Text(hold.acquisition_field()),
-            Arg::Text(hold.number()),
-            lease.into(),
-        ]);
+        let number = hold.number();
+        match hold.kind.sides() {
+            Some(sides) => args.extend([hold.field(), &*sides.stem, number].map(Arg::Text)),
+            None => args.extend([hold.acquisition_field(), number].map(Arg::Text)),
+        }
+        args.extend(lease.map(Arg::from));
     }
-    Call::new(&script::LOCK_RENEW, keys, args)
-}
-
-/// Makes a call that checks whether many holds still stand.
-pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
-    let count = holds.size_hint().0;
-    let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
-    for hold in holds {
-        keys.push(&**hold.name.key());
-        args.extend([
-            Arg::Text(hold.acquisition_field()),
-            Arg::Text(hold.number()),
-        ]);
-    }
-    Call::new(&script::LOCK_CHECK, keys, args)
+    Call::new(script, keys, args)
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind) -> Call<'a> {

@@ -24,28 +24,7 @@ use crate::protocol::script::{self, Arg, Call, Cut, Script};
 /// How long a waiter mark lasts, counted from the last request of its waiter.
 pub(crate) const WAITER_MARK_TTL: Duration = Duration::from_secs(1);
 
-pub(crate) fn read<'a>(
-    key: &'a HoldKey,
-    sides: &'a ReadWrite,
-    share: u32,
-    lease: LeaseTime,
-    waits: Option<WaiterMark>,
-) -> Call<'a> {
-    let [came, mark] = place(waits);
-    let rest = [
-        share.into(),
-        lease.into(),
-        sides.prefer.into(),
-        came,
-        mark,
-        Arg::Text(entry(key)),
-    ];
-    let mut call = call(key, sides, &script::READ_ACQUIRE, rest);
-    call.keys.extend([&*sides.writer, &*sides.reader]);
-    call
-}
-
-pub(crate) fn write<'a>(
+pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
     share: u32,
@@ -54,16 +33,15 @@ pub(crate) fn write<'a>(
     waits: Option<WaiterMark>,
 ) -> Call<'a> {
     let [came, mark] = place(waits);
-    let entry = Arg::Text(match mode {
-        AcquireMode::JoinOnly => "join",
-        AcquireMode::Free
-        | AcquireMode::Vote
-        | AcquireMode::InTurn { .. }
-        | AcquireMode::Stand { .. } => entry(key),
-    });
+    let (script, entry) = match (key.kind.is_shared(), mode) {
+        (true, _) => (&script::READ_ACQUIRE, entry(key)),
+        (false, AcquireMode::JoinOnly) => (&script::WRITE_ACQUIRE, "join"),
+        (false, _) => (&script::WRITE_ACQUIRE, entry(key)),
+    };
     let prefer = sides.prefer.into();
+    let entry = Arg::Text(entry);
     let rest = [share.into(), lease.into(), prefer, came, mark, entry];
-    let mut call = call(key, sides, &script::WRITE_ACQUIRE, rest);
+    let mut call = call(key, sides, script, rest);
     call.keys.extend([&*sides.writer, &*sides.reader]);
     call
 }
@@ -158,33 +136,6 @@ pub(crate) fn source(key: &HoldKey, levels: &[String]) -> Option<TransferSource>
         field: (at + 1).to_string().into(),
         record: levels.get(at)?.as_str().into(),
     })
-}
-
-/// Makes a call that renews many holds, each with its own lease.
-pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for (hold, lease) in holds {
-        keys.push(&**hold.name.key());
-        args.extend(identity(hold));
-        args.push(lease.into());
-    }
-    Call::new(&script::RW_RENEW, keys, args)
-}
-
-/// Makes a call that checks whether many holds still stand, and extends their hashes to the end of the holds.
-pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for hold in holds {
-        keys.push(&**hold.name.key());
-        args.extend(identity(hold));
-    }
-    Call::new(&script::RW_CHECK, keys, args)
-}
-
-/// Returns the arguments that identify a hold to the scripts over many holds.
-fn identity(hold: &HoldKey) -> [Arg<'_>; 3] {
-    let stem = hold.kind.sides().map_or("", |sides| &*sides.stem);
-    [hold.field(), stem, hold.number()].map(Arg::Text)
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind, sides: &'a ReadWrite) -> Call<'a> {

@@ -86,8 +86,8 @@ pub(crate) enum Cause {
     Clock,
 }
 
+#[cfg(test)]
 impl Polled {
-    #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &[
         "abstains",
         "granted",
@@ -97,9 +97,10 @@ impl Polled {
         "exhausted",
         "wrong_kind",
     ];
-    #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["abstains", "granted", "busy"];
+}
 
+impl Polled {
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         let Some(("abstains", rest)) = reply.tagged() else {
             return Acquired::decode(reply).map(Self::Voted);

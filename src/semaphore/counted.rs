@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::methods::methods;
-use super::pool::Pool;
+use super::pool::{PermitUndo, Pool};
 use crate::counter::check;
 use crate::error::Error;
 use crate::session::ClientHandle;
-use crate::session::permit_record::PermitRecord;
-use crate::session::undo::Undo;
 
 /// A number of permits that all processes share; wire-compatible with Redisson's `RSemaphore`.
 ///
@@ -102,30 +100,11 @@ impl Semaphore {
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
-    undo: Undo<Arc<PermitRecord>>,
+    undo: PermitUndo,
     client: Arc<ClientHandle>,
 }
 
 impl SemaphorePermit {
-    /// Returns how many permits this value holds.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// # let cores = client.semaphore("host-7:cores");
-    /// # cores.try_set_permits(8).await?;
-    /// let permit = cores.acquire_many(4).await?;
-    /// let threads = permit.permits(); // as many as this job may start
-    /// assert_eq!(threads, 4);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn permits(&self) -> u32 {
-        self.undo.key.count
-    }
-
     /// Releases the permits, and wakes the waiters.
     ///
     /// # Errors

@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::methods::methods;
-use super::pool::{Leases, Pool};
+use super::pool::{Leases, PermitUndo, Pool};
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::answer::Extended;
 use crate::session::ClientHandle;
-use crate::session::permit_record::PermitRecord;
-use crate::session::undo::Undo;
 
 /// A number of permits that all processes share, each with an id and a lease; wire-compatible with Redisson's
 /// `RPermitExpirableSemaphore`.
@@ -127,7 +125,7 @@ impl ExpirableSemaphore {
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
-    undo: Undo<Arc<PermitRecord>>,
+    undo: PermitUndo,
     client: Arc<ClientHandle>,
 }
 
@@ -174,25 +172,6 @@ impl ExpirablePermit {
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         self.undo.key.ids()
-    }
-
-    /// Returns how many permits this value holds.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// # let bandwidth = client.expirable_semaphore("uplink:megabits");
-    /// # bandwidth.try_set_permits(100).await?;
-    /// let share = bandwidth.acquire_many(25).await?;
-    /// let bytes_per_second = share.permits() * 125_000;
-    /// assert_eq!(bytes_per_second, 3_125_000);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn permits(&self) -> u32 {
-        self.undo.key.count
     }
 
     /// Sets a new lease, counted from now, for all permits of this value or for none of them. The permits may have had

@@ -37,6 +37,25 @@ macro_rules! methods {
             pub fn name(&self) -> &str {
                 self.undo.key.name.key()
             }
+
+            /// Returns how many permits this value holds.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("# let cores = client.", $constructor, "(\"host-7:cores\");")]
+            /// # cores.try_set_permits(8).await?;
+            /// let permit = cores.acquire_many(4).await?;
+            /// let threads = permit.permits(); // as many as this job may start
+            /// assert_eq!(threads, 4);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            #[must_use]
+            pub fn permits(&self) -> u32 {
+                self.undo.key.count
+            }
         }
 
         impl $semaphore {
@@ -306,8 +325,8 @@ macro_rules! methods {
                 deadline: impl FnOnce() -> $crate::options::Deadline + Send,
             ) -> Result<Option<$permit>, $crate::error::Error> {
                 let taken = self.0.acquire(permits, deadline).await?;
-                let client = &self.0.counter.client;
-                Ok(taken.map(|undo| $permit { undo, client: client.clone() }))
+                let client = self.0.counter.client.clone();
+                Ok(taken.map(|undo| $permit { undo, client }))
             }
 
             /// Returns the number of free permits. This is 0 if the number of permits was never set, and less than 0 if

@@ -118,7 +118,7 @@ impl Pool {
         &self,
         permits: u32,
         deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<Undo<Arc<PermitRecord>>>, Error> {
+    ) -> Result<Option<PermitUndo>, Error> {
         let acquire = async {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
@@ -217,12 +217,15 @@ struct PermitCall<'a> {
     least: Option<Duration>,
     /// `Some` from before the first request until an answer shows that nothing was taken, or the permits are handed
     /// out.
-    undo: Option<Undo<Arc<PermitRecord>>>,
+    undo: Option<PermitUndo>,
 }
 
 /// The permits that were acquired, and how much of their lease is left: counted from when the request was sent, less
 /// the margin. [`Duration::MAX`] without a lease.
-type Permits = (Undo<Arc<PermitRecord>>, Duration);
+type Permits = (PermitUndo, Duration);
+
+/// Permits that are given back unless this is disarmed.
+pub(super) type PermitUndo = Undo<Arc<PermitRecord>>;
 
 impl PermitCall<'_> {
     /// Asks the server once.

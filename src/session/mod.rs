@@ -75,7 +75,7 @@ use crate::label;
 use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
-use crate::protocol::script::{Call, KEY_TOUCH};
+use crate::protocol::script::Call;
 use crate::protocol::wait::{RequestFailure, Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
@@ -145,8 +145,9 @@ impl Session {
         let label = settings.label.clone().unwrap_or_else(label::of_process);
         let client_name: Arc<str> = label::name_of_client(&label, id).into();
         let tally = Arc::new(Tally::new(&settings));
-        let of_connections = connection_settings(&settings, &client_name, &tally);
-        let (backend, disruptions) = Backend::connect(config, of_connections).await?;
+        let name = format!("redlatch:{client_name}").into();
+        let (backend, disruptions) =
+            Backend::connect(config, &settings, name, tally.clone()).await?;
         let backend = Arc::new(backend);
         let local_locks = Arc::new(LocalLocks::default());
         let hub = Hub::new(backend.clone());
@@ -536,28 +537,9 @@ async fn serve(
     drop(ended);
 }
 
-/// Returns what the connections of a client need of its settings.
-fn connection_settings(
-    settings: &Settings,
-    client_name: &str,
-    tally: &Arc<Tally>,
-) -> backend::ConnectionSettings {
-    backend::ConnectionSettings {
-        name: format!("redlatch:{client_name}").into(),
-        command_timeout: settings.command_timeout,
-        connects_lazily: settings.connects_lazily,
-        sharded: settings.pubsub.sharded(),
-        min_replicas: settings.min_replicas.map(|asked| backend::RequiredAcks {
-            least: asked.least,
-            within: asked.within,
-            touch: &KEY_TOUCH,
-        }),
-        meter: tally.clone(),
-    }
-}
-
-/// Declares a session closed when dropped: at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
-/// so `drop` ends the holds itself; in the first, that was done before and changes nothing.
+/// Declares a session closed when dropped: at the end of [`serve`], or with its future when the runtime ends. In the
+/// second case nothing was released, so `drop` ends the holds itself; in the first, that was done before and changes
+/// nothing.
 struct EndOfSession(Arc<Session>);
 
 impl Drop for EndOfSession {

@@ -259,7 +259,7 @@ impl Watchdog {
                         self.releaser.local_locks.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
-                disruption = disruptions.next() => match disruption {
+                disruption = disruptions.recv() => match disruption {
                     Some(disruption) => {
                         self.tell_outage(&disruption);
                         self.check(&disruption);

@@ -25,7 +25,7 @@ use super::link::Link;
 use super::meter::Meter;
 use super::resp::{Said, Version, WireRequest};
 use super::slots::{self, Redirect};
-use super::told::{ChannelCommand, PING, Told, told};
+use super::told::{PING, Told, told};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
@@ -177,25 +177,12 @@ impl Listener {
         }
     }
 
-    /// Subscribes to a channel, or unsubscribes from it. The outcome is known when a later [`ping`](Self::ping) is
-    /// answered.
-    pub(super) async fn tell(
-        &self,
-        command: ChannelCommand,
-        channel: &str,
-        budget: Duration,
-    ) -> Result<ChannelOrder, Error> {
-        self.order(command.word(), channel, budget)
-            .await
-            .map(ChannelOrder)
-    }
-
     /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
     ///
     /// The answer comes after those to all earlier commands, so their outcomes are known by then.
     pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
         let end = BootInstant::now().plus(budget);
-        let answer = self.order(PING, "", budget).await?;
+        let ChannelOrder(answer) = self.tell(PING, "", budget).await?;
         let answered = timeout(BootInstant::now().until(end), answer).await;
         let answered = answered.map_err(|late| unheard(budget).caused_by(late))?;
         let answered = answered.map_err(|gone| unheard(budget).caused_by(gone))?;
@@ -226,12 +213,12 @@ impl Listener {
     /// Gives a command to the present connection. If there is none, waits for one, for at most `budget`.
     ///
     /// If the connection breaks before the answer, the sender is dropped, which tells the receiver.
-    async fn order(
+    pub(super) async fn tell(
         &self,
         command: &'static str,
         channel: &str,
         budget: Duration,
-    ) -> Result<oneshot::Receiver<Answered>, Error> {
+    ) -> Result<ChannelOrder, Error> {
         self.keep(None);
         let (answer, answered) = oneshot::channel();
         let order = Order {
@@ -249,7 +236,7 @@ impl Listener {
             present.is_some_and(|present| present.send(order).is_ok())
         });
         match given {
-            true => Ok(answered),
+            true => Ok(ChannelOrder(answered)),
             false => Err(unheard(budget)),
         }
     }
@@ -381,12 +368,8 @@ impl ListenerShared {
 
     /// Returns the command that subscribes to the client's own channel, or unsubscribes from it.
     fn about_own(&self, attends: bool) -> Order {
-        let command = match attends {
-            true => ChannelCommand::Subscribe,
-            false => ChannelCommand::Unsubscribe,
-        };
         Order {
-            command: command.word(),
+            command: if attends { "SUBSCRIBE" } else { "UNSUBSCRIBE" },
             channel: self.own.to_string(),
             login: None,
             answer: oneshot::channel().0,

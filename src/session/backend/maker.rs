@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::ConnectionSettings;
 use super::Disruption;
-use super::RequiredAcks;
 use super::connection::{Connection, PreviousConnection};
 use super::dial::Dialer;
 use super::listener::Listener;
@@ -19,6 +17,7 @@ use super::tls::TlsDialer;
 use super::transaction::Transactions;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
+use crate::options::{MinReplicas, Settings};
 
 /// What all connections of one backend have in common.
 ///
@@ -32,7 +31,7 @@ pub(super) struct Maker {
     /// The time limit of questions that the backend asks on its own behalf.
     pub(super) command_timeout: Duration,
     /// How many replicas have to acknowledge a hold, if any do.
-    pub(super) min_replicas: Option<RequiredAcks>,
+    pub(super) min_replicas: Option<MinReplicas>,
     /// The runtime of the connections' tasks.
     pub(super) runtime: Handle,
     /// Where to report that holds may no longer stand.
@@ -51,7 +50,9 @@ impl Maker {
     /// Fails if the configured certificates cannot be used.
     pub(super) fn new(
         config: Config,
-        settings: ConnectionSettings,
+        settings: &Settings,
+        name: Arc<str>,
+        meter: Arc<dyn Meter>,
         disruptions: mpsc::UnboundedSender<Disruption>,
     ) -> Result<Self, Error> {
         let mut maker = Self {
@@ -62,20 +63,17 @@ impl Maker {
             min_replicas: settings.min_replicas,
             runtime: Handle::current(),
             disruptions,
-            name: settings.name,
-            meter: settings.meter,
+            name,
+            meter,
             sentinels: None,
         };
         if let Deployment::Sentinels { service, servers } = &maker.config.deployment
             && let Some(first) = servers.first()
         {
-            let sentinels = Sentinels::follow(
-                // It has no sentinels itself: they are reached by their own addresses.
-                maker.dialer(first),
-                servers.clone(),
-                service.clone(),
-                &maker.runtime,
-            );
+            // It has no sentinels itself: they are reached by their own addresses.
+            let dialer = maker.dialer(first);
+            let sentinels =
+                Sentinels::follow(dialer, servers.clone(), service.clone(), &maker.runtime);
             maker.sentinels = Some(Arc::new(sentinels));
         }
         Ok(maker)
@@ -94,34 +92,22 @@ impl Maker {
             };
             disruptions.send(disruption).ok();
         };
-        Connection::new(
-            self.dialer(server),
-            &self.runtime,
-            self.meter.clone(),
-            changed,
-        )
+        let dialer = self.dialer(server);
+        Connection::new(dialer, &self.runtime, self.meter.clone(), changed)
     }
 
     /// Makes a separate connection for commands. No hold depends on it.
     ///
     /// So its state is not reported as a disruption.
     pub(super) fn apart(&self, server: &Server) -> Connection {
-        Connection::new(
-            self.dialer(server),
-            &self.runtime,
-            self.meter.clone(),
-            |_| {},
-        )
+        let dialer = self.dialer(server);
+        Connection::new(dialer, &self.runtime, self.meter.clone(), |_| {})
     }
 
     /// Makes the connection for messages from a server.
     pub(super) fn listener(&self, server: &Server) -> Listener {
-        Listener::new(
-            self.dialer(server),
-            &self.runtime,
-            self.meter.clone(),
-            self.disruptions.clone(),
-        )
+        let (dialer, disruptions) = (self.dialer(server), self.disruptions.clone());
+        Listener::new(dialer, &self.runtime, self.meter.clone(), disruptions)
     }
 
     /// Makes the connection for transactions on a server.

@@ -67,7 +67,7 @@ use tokio::sync::{mpsc, watch};
 use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::script::Script;
+use crate::options::Settings;
 
 use channels::Channels;
 use cluster::Cluster;
@@ -79,7 +79,6 @@ pub(crate) use post::Posted;
 pub(crate) use replicas::{Acknowledged, Look};
 pub(crate) use run::Answer;
 pub(crate) use slots::slot;
-use told::ChannelCommand;
 
 /// The servers of one client. Connects to each when it is first needed, and keeps connecting until
 /// [`close`](Self::close).
@@ -88,32 +87,6 @@ pub(crate) struct Backend {
     servers: Servers,
     /// The time limit of commands about channels, for which no call sets one.
     timeout: Duration,
-}
-
-/// The settings of a client's connections, apart from where they lead.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectionSettings {
-    /// The name of the connections, which operators see, and of the client's own channel.
-    pub(crate) name: Arc<str>,
-    /// The time limit of commands about servers and channels.
-    pub(crate) command_timeout: Duration,
-    /// Whether connecting also succeeds while no server can be reached.
-    pub(crate) connects_lazily: bool,
-    /// Whether to use sharded pub/sub in a cluster. `None` uses it if the cluster knows it.
-    pub(crate) sharded: Option<bool>,
-    /// How many replicas have to acknowledge a grant, if any do.
-    pub(crate) min_replicas: Option<RequiredAcks>,
-    /// Counts what goes over the connections.
-    pub(crate) meter: Arc<dyn Meter>,
-}
-
-/// How many replicas have to acknowledge something, and within which time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequiredAcks {
-    pub(crate) least: u32,
-    pub(crate) within: Duration,
-    /// Rewrites any number of keys without changing them. Answers `written` and the number of keys.
-    pub(crate) touch: &'static Script,
 }
 
 /// The servers. Sentinels are not among them: they name the one server.
@@ -157,29 +130,25 @@ impl Backend {
     /// nothing is left running.
     pub(crate) async fn connect(
         config: Config,
-        settings: ConnectionSettings,
+        settings: &Settings,
+        name: Arc<str>,
+        meter: Arc<dyn Meter>,
     ) -> Result<(Self, Disruptions), Error> {
         let (disrupted, disruptions) = mpsc::unbounded_channel();
         let deployment = config.deployment.clone();
         let servers = deployment.servers();
-        let ConnectionSettings {
-            connects_lazily,
-            command_timeout,
-            sharded,
-            ..
-        } = settings;
-        let maker = Maker::new(config, settings, disrupted)?;
+        let maker = Maker::new(config, settings, name, meter, disrupted)?;
         let servers = if let Deployment::Cluster(_) = deployment {
-            let cluster = Cluster::new(maker, servers, sharded);
-            if !connects_lazily {
+            let cluster = Cluster::new(maker, servers, settings.pubsub.sharded());
+            if !settings.connects_lazily {
                 cluster.find().await?;
             }
             Servers::Cluster(Box::new(cluster))
         } else {
-            let name = servers.into_iter().next();
-            let name = name.ok_or_else(|| Error::invalid("the configuration names no server"))?;
-            let node = Node::new(&maker, name);
-            match connects_lazily {
+            let first = servers.into_iter().next();
+            let first = first.ok_or_else(|| Error::invalid("the configuration names no server"))?;
+            let node = Node::new(&maker, first);
+            match settings.connects_lazily {
                 true => node.start(),
                 false => node.connect().await?,
             }
@@ -187,9 +156,9 @@ impl Backend {
         };
         let backend = Self {
             servers,
-            timeout: command_timeout,
+            timeout: settings.command_timeout,
         };
-        Ok((backend, Disruptions(disruptions)))
+        Ok((backend, disruptions))
     }
 
     /// Builds the error of a call for which no server is known: nothing was sent.
@@ -344,8 +313,8 @@ impl Backend {
         channel: &str,
     ) -> Result<ChannelOrder, Error> {
         let command = match self.channels() {
-            Channels::Sharded => ChannelCommand::SubscribeSharded,
-            _ => ChannelCommand::Subscribe,
+            Channels::Sharded => "SSUBSCRIBE",
+            _ => "SUBSCRIBE",
         };
         node.listener.tell(command, channel, self.timeout).await
     }
@@ -377,13 +346,11 @@ impl Backend {
             Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => {
                 return Ok(());
             }
-            Channels::Sharded => ChannelCommand::UnsubscribeSharded,
-            _ => ChannelCommand::Unsubscribe,
+            Channels::Sharded => "SUNSUBSCRIBE",
+            _ => "UNSUBSCRIBE",
         };
-        node.listener
-            .tell(command, channel, self.timeout)
-            .await
-            .map(drop)
+        let told = node.listener.tell(command, channel, self.timeout).await;
+        told.map(drop)
     }
 
     /// Proves that messages from this server can arrive, and that the server has answered all earlier commands on that
@@ -456,15 +423,7 @@ impl fmt::Debug for Backend {
 /// The stream of events that make holds doubtful.
 ///
 /// Unbounded, since a dropped event would leave holds unchecked.
-#[derive(Debug)]
-pub(crate) struct Disruptions(mpsc::UnboundedReceiver<Disruption>);
-
-impl Disruptions {
-    /// Waits for the next disruption. Returns `None` once the backend is gone.
-    pub(crate) async fn next(&mut self) -> Option<Disruption> {
-        self.0.recv().await
-    }
-}
+pub(crate) type Disruptions = mpsc::UnboundedReceiver<Disruption>;
 
 /// The stream of moves of slots.
 ///

@@ -28,7 +28,6 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Backend;
-use super::RequiredAcks;
 use super::connection::{Broken, Connection};
 use super::maker::Maker;
 use super::node::{Node, SendForm, request};
@@ -38,8 +37,9 @@ use super::slots;
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
+use crate::options::MinReplicas;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Call, Script};
+use crate::protocol::script::{Call, KEY_TOUCH};
 
 /// The most holds in one script.
 const BATCH: usize = 100;
@@ -77,7 +77,7 @@ pub(super) struct Replicas {
     connection: Connection,
     /// The runtime of the task. The caller that waits first may be on another one.
     runtime: Handle,
-    asked: RequiredAcks,
+    asked: MinReplicas,
     /// How long the server may take to answer, in addition to the wait.
     patience: Duration,
     waiting: Mutex<ReplicaQueue>,
@@ -171,7 +171,7 @@ impl Backend {
 }
 
 impl Replicas {
-    pub(super) fn new(maker: &Maker, server: &Server, asked: RequiredAcks) -> Arc<Self> {
+    pub(super) fn new(maker: &Maker, server: &Server, asked: MinReplicas) -> Arc<Self> {
         Arc::new(Self {
             connection: maker.apart(server),
             runtime: maker.runtime.clone(),
@@ -223,7 +223,7 @@ impl Replicas {
         let left = calls.iter().map(|call| now.until(call.end)).min();
         // Zero would wait forever.
         let wait = left.unwrap_or_default().max(Duration::from_millis(1));
-        let questions = Questions::about(calls, self.asked.touch);
+        let questions = Questions::about(calls);
         let mut requests: Vec<_> = questions
             .scripts()
             .map(|call| self.request(&call))
@@ -299,8 +299,6 @@ impl Drop for Serving {
 /// What a round asks the server ahead of its `WAIT`. Calls are identified by their index.
 struct Questions<'a> {
     calls: &'a [ReplicaWaiter],
-    /// Rewrites the keys without changing them.
-    touch: &'static Script,
     /// The holds whose keys each script writes.
     written: Vec<Vec<usize>>,
     /// The holds that each script checks.
@@ -308,7 +306,7 @@ struct Questions<'a> {
 }
 
 impl<'a> Questions<'a> {
-    fn about(calls: &'a [ReplicaWaiter], touch: &'static Script) -> Self {
+    fn about(calls: &'a [ReplicaWaiter]) -> Self {
         let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         let mut scripts: BTreeMap<(u16, &str), Vec<usize>> = BTreeMap::new();
         for (at, call) in calls.iter().enumerate() {
@@ -320,7 +318,6 @@ impl<'a> Questions<'a> {
             |all: &Vec<usize>| all.chunks(BATCH).map(<[usize]>::to_vec).collect::<Vec<_>>();
         Self {
             calls,
-            touch,
             written: groups.values().flat_map(batches).collect(),
             checked: scripts.values().flat_map(batches).collect(),
         }
@@ -331,7 +328,7 @@ impl<'a> Questions<'a> {
         let look = |at: &usize| self.calls[*at].hold.call();
         let written = self.written.iter().map(move |batch| {
             let keys = batch.iter().flat_map(|at| look(at).keys);
-            Call::new(self.touch, keys.collect(), Vec::new())
+            Call::new(&KEY_TOUCH, keys.collect(), Vec::new())
         });
         let checked = self.checked.iter();
         written.chain(checked.filter_map(move |batch| batch.iter().map(look).reduce(Call::and)))

@@ -5,16 +5,8 @@ use crate::protocol::reply::Reply;
 
 pub(super) const PING: &str = "PING";
 
-/// A command about a channel.
-///
-/// The server confirms it with a message that begins with the same word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChannelCommand {
-    Subscribe,
-    SubscribeSharded,
-    Unsubscribe,
-    UnsubscribeSharded,
-}
+/// The commands about channels. The server confirms each with a message that begins with the same word.
+const COMMANDS: [&str; 4] = ["SUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "SUNSUBSCRIBE"];
 
 /// A message or an answer that has arrived.
 #[derive(Debug, PartialEq)]
@@ -27,24 +19,6 @@ pub(super) enum Told {
     Done(&'static str, String),
     Pong,
     Refused(String),
-}
-
-impl ChannelCommand {
-    const ALL: [Self; 4] = [
-        Self::Subscribe,
-        Self::SubscribeSharded,
-        Self::Unsubscribe,
-        Self::UnsubscribeSharded,
-    ];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Subscribe => "SUBSCRIBE",
-            Self::SubscribeSharded => "SSUBSCRIBE",
-            Self::Unsubscribe => "UNSUBSCRIBE",
-            Self::UnsubscribeSharded => "SUNSUBSCRIBE",
-        }
-    }
 }
 
 /// Parses what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
@@ -69,12 +43,7 @@ pub(super) fn told(heard: Heard) -> Option<Told> {
         },
         // In RESP2 a connection with subscriptions answers a PING with a list.
         "PONG" => Told::Pong,
-        kind => {
-            let command = ChannelCommand::ALL
-                .into_iter()
-                .find(|command| command.word() == kind)?;
-            Told::Done(command.word(), channel)
-        }
+        kind => Told::Done(COMMANDS.into_iter().find(|word| *word == kind)?, channel),
     })
 }
 
@@ -95,9 +64,9 @@ mod tests {
             let (channel, text) = ("ch".to_owned(), String::new());
             assert_eq!(both(kind), Some(Told::Message { channel, text }));
         }
-        for command in ChannelCommand::ALL {
-            let kind = command.word().to_lowercase();
-            assert_eq!(both(&kind), Some(Told::Done(command.word(), "ch".into())));
+        for command in COMMANDS {
+            let kind = command.to_lowercase();
+            assert_eq!(both(&kind), Some(Told::Done(command, "ch".into())));
         }
         assert_eq!(both("invalidate"), None);
         let pong = Reply::List(vec![text("pong"), text("")]);

@@ -168,11 +168,11 @@ impl Transactions {
             let answer = tokio::select! {
                 answer = sequence(&mut line, call, steps, asking, &in_doubt, end) => answer,
                 // The answers of a former primary no longer count.
-                () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
+                () = self.dialer.leads_elsewhere(Some(&place)) => Err(Broken::Unsent(left()).into()),
             };
-            let answer = answer.map_err(|failure| match failure {
-                Failure::Broken(error) => broken(error).into(),
-                Failure::Refused(text) => Fault::Refused(text),
+            let answer = answer.map_err(|fault| match fault {
+                Fault::Broken(Broken::Unsent(error)) => broken(error).into(),
+                fault => fault,
             })?;
             if let Some(idle) = &mut idle {
                 **idle = Some((epoch, line));
@@ -205,24 +205,6 @@ impl Transactions {
     }
 }
 
-/// Why a sequence of commands was not completed.
-///
-/// Whether it leaves anything in doubt depends on where it happened.
-enum Failure {
-    Broken(Error),
-    Refused(String),
-}
-
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            // Converted only where the keys were read and nothing was changed.
-            Failure::Broken(error) => Broken::Unsent(error).into(),
-            Failure::Refused(text) => Self::Refused(text),
-        }
-    }
-}
-
 /// Watches and reads the keys, and changes them as decided. Starts over whenever another client changes them in
 /// between.
 ///
@@ -234,7 +216,7 @@ async fn sequence(
     asking: bool,
     in_doubt: &AtomicBool,
     end: BootInstant,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, Fault> {
     loop {
         let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
         let mut requests = vec![asked(asking, &watch)];
@@ -248,14 +230,14 @@ async fn sequence(
             let said = send(line, &words).await?;
             refusals(&said[..1])?;
             return match is_of_replica(said.last()) {
-                true => Err(Failure::Refused(OF_REPLICA.to_owned())),
+                true => Err(Fault::Refused(OF_REPLICA.to_owned())),
                 false => Ok(answer),
             };
         }
         // The future may not have been polled for a long time. Nothing is changed after the call's time is over, since
         // its caller has given up by then.
         if BootInstant::now() >= end {
-            return Err(Failure::Broken(silent()));
+            return Err(Broken::Unsent(silent()).into());
         }
         // Permission that is asked for in front of MULTI lasts up to EXEC.
         let mut requests = vec![asked(asking, &["MULTI"])];
@@ -270,16 +252,16 @@ async fn sequence(
                 Reply::Refusal(text) => Some(text.clone()),
                 _ => None,
             });
-            return refused.map_or(Ok(answer), |text| Err(Failure::Refused(text)));
+            return refused.map_or(Ok(answer), |text| Err(Fault::Refused(text)));
         }
         // EXEC has done nothing: a key has changed since it was read.
     }
 }
 
 /// Sends commands together, and waits for all replies.
-async fn send(line: &mut Link, requests: &[WireRequest]) -> Result<Vec<Said>, Failure> {
+async fn send(line: &mut Link, requests: &[WireRequest]) -> Result<Vec<Said>, Fault> {
     let said = line.talk(requests).await;
-    said.map_err(|error| Failure::Broken(silent().caused_by(error)))
+    said.map_err(|error| Broken::Unsent(silent().caused_by(error)).into())
 }
 
 /// Returns the commands that read the keys of a call: value and remaining lease of each.
@@ -302,14 +284,14 @@ fn decide(
     call: &Call<'_>,
     steps: &dyn CompareAndChange,
     looked: &[Said],
-) -> Result<(Vec<WireRequest>, Reply), Failure> {
+) -> Result<(Vec<WireRequest>, Reply), Fault> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
     let each = call.keys.iter().zip(looked.chunks(2));
     for (at, (key, looked)) in each.enumerate() {
         let decision = steps.decide(at, &found(looked)?);
         changes.extend(decision.change.map(|change| command(key, change)));
         // A server answers this to a script that finds a key of another type.
-        let other = || Failure::Refused("WRONGTYPE".to_owned());
+        let other = || Fault::Refused("WRONGTYPE".to_owned());
         answers.push(decision.answer.ok_or_else(other)?);
     }
     Ok((changes, steps.answer(answers)))
@@ -324,13 +306,13 @@ fn set(key: &str, take: &Take<'_>, asking: bool) -> WireRequest {
 /// Interprets the replies to GET and PTTL of a key.
 ///
 /// A key of another type is a lock of another kind, as a script would find.
-fn found(looked: &[Said]) -> Result<Found, Failure> {
+fn found(looked: &[Said]) -> Result<Found, Fault> {
     let [value, ttl] = looked else {
         return Ok(Found::Nothing);
     };
     match (value, ttl) {
         (Err(text), _) if text.starts_with("WRONGTYPE") => Ok(Found::Other),
-        (Err(text), _) | (_, Err(text)) => Err(Failure::Refused(text.clone())),
+        (Err(text), _) | (_, Err(text)) => Err(Fault::Refused(text.clone())),
         // The key expired or was deleted between the two commands.
         (_, Ok(Reply::Integer(-2))) => Ok(Found::Nothing),
         (Ok(Reply::Text(value)), Ok(Reply::Integer(ttl))) => Ok(Found::Value(value.clone(), *ttl)),
@@ -350,9 +332,9 @@ fn command(key: &str, change: Change<'_>) -> WireRequest {
 }
 
 /// Returns the first refusal among replies as `Err`.
-fn refusals(said: &[Said]) -> Result<(), Failure> {
+fn refusals(said: &[Said]) -> Result<(), Fault> {
     match said.iter().find_map(|said| said.as_ref().err()) {
-        Some(text) => Err(Failure::Refused(text.clone())),
+        Some(text) => Err(Fault::Refused(text.clone())),
         None => Ok(()),
     }
 }
