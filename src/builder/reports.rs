@@ -1,10 +1,11 @@
 //! The settings of what a client tells by `tracing`.
 
+use crate::config::setters;
 use std::time::Duration;
 
 use super::ClientBuilder;
 
-impl ClientBuilder {
+setters! { ClientBuilder:
     /// Sets how long a call waits for a lock before the client logs the warning `long wait`, once for each call. The
     /// warning names the lock, the owner that waits and, if it is in this process, the owner that has the lock. For a
     /// call that waits for permits, there is a warning only if nobody has set their number. By default, there is no
@@ -25,10 +26,7 @@ impl ClientBuilder {
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn long_wait(mut self, after: Duration) -> Self {
-        self.settings.long_wait = Some(after);
-        self
-    }
+    long_wait(after: Duration) => settings.long_wait = Some(after);
 
     /// Sets whether each hold of a lock has a span, `hold`, at the level info, from its grant to its end, `false` by
     /// default. The span costs an allocation for each hold, even if no subscriber records it. See
@@ -45,8 +43,5 @@ impl ClientBuilder {
     /// guard.unlock().await?; // and ends
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn trace_holds(mut self, trace: bool) -> Self {
-        self.settings.trace_holds = trace;
-        self
-    }
+    trace_holds(trace: bool) => settings.trace_holds = trace;
 }

@@ -1,11 +1,12 @@
 //! The settings that say what the servers are like.
 
+use crate::config::setters;
 use std::time::Duration;
 
 use super::ClientBuilder;
 use crate::options::{MinReplicas, PubSub};
 
-impl ClientBuilder {
+setters! { ClientBuilder:
     /// Sets how waiters in a cluster are notified of a release, by default with sharded messages if the cluster
     /// supports them. Outside a cluster this has no effect.
     ///
@@ -23,10 +24,7 @@ impl ClientBuilder {
     ///     .await?;
     /// # Ok(()) }
     /// ```
-    pub fn pubsub(mut self, pubsub: PubSub) -> Self {
-        self.settings.pubsub = pubsub;
-        self
-    }
+    pubsub(pubsub: PubSub) => settings.pubsub = pubsub;
 
     /// Declares that this server never loses what it has answered, because it writes each command to disk before it
     /// answers (`appendfsync always`). This is a fact about the server, and so belongs to the client that talks to it
@@ -50,10 +48,7 @@ impl ClientBuilder {
     /// let guard = RedLock::new(members).lock().await?; // all vote, even one that was just restarted
     /// # guard.unlock().await }
     /// ```
-    pub fn durable(mut self) -> Self {
-        self.settings.durable = true;
-        self
-    }
+    durable() => settings.durable = true;
 
     /// Sets how many replicas must have a lock, and within which time, before its acquisition succeeds. By default
     /// none: the server's own answer is enough.
@@ -105,13 +100,10 @@ impl ClientBuilder {
     /// assert!(!lock.is_locked().await?); // given back
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn min_replicas(mut self, replicas: u32, within: Duration) -> Self {
-        self.settings.min_replicas = Some(MinReplicas {
+    min_replicas(replicas: u32, within: Duration) => settings.min_replicas = Some(MinReplicas {
             least: replicas,
             within,
         });
-        self
-    }
 
     /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently, `false` by
     /// default. For development and tests. This is a fact about the server, and so belongs to the client that talks to
@@ -140,10 +132,7 @@ impl ClientBuilder {
     /// assert!(guard.is_some()); // without waiting for one `max_lease`
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn trust_fresh_servers(mut self, trust: bool) -> Self {
-        self.settings.trusts_fresh = trust;
-        self
-    }
+    trust_fresh_servers(trust: bool) => settings.trusts_fresh = trust;
 
     /// Makes [`build`](Self::build) return without waiting for the server, for services that start before their server
     /// does.
@@ -168,8 +157,5 @@ impl ClientBuilder {
     /// # client.close().await;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn connect_lazily(mut self) -> Self {
-        self.settings.connects_lazily = true;
-        self
-    }
+    connect_lazily() => settings.connects_lazily = true;
 }

@@ -1,5 +1,6 @@
 //! How connections are opened, where that is not left to the network of this machine.
 
+use super::setters;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -167,10 +168,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-impl Config {
+setters! { Config:
     /// Opens all connections by `connect` instead of the network of this machine. [`Connect`] has an example.
-    pub fn connector(mut self, connect: impl Connect) -> Self {
-        self.connector = Some(Connector(Arc::new(connect)));
-        self
-    }
+    connector(connect: impl Connect) => connector = Some(Connector(Arc::new(connect)));
 }

@@ -1,5 +1,6 @@
 //! Users and passwords that change while a client lives.
 
+use super::setters;
 use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
@@ -162,13 +163,10 @@ impl Login {
     }
 }
 
-impl Config {
+setters! { Config:
     /// Asks for the user and the password each time that the client connects, and before they expire. Replaces
     /// [`user`](Self::user) and [`password`](Self::password). [`Credentials`] has an example.
-    pub fn credentials(mut self, credentials: impl Credentials) -> Self {
-        self.credentials = Some(Provider::new(credentials));
-        self
-    }
+    credentials(credentials: impl Credentials) => credentials = Some(Provider::new(credentials));
 
     /// Asks for the user and the password of the sentinels. Replaces [`sentinel_user`](Self::sentinel_user) and
     /// [`sentinel_password`](Self::sentinel_password).
@@ -188,8 +186,5 @@ impl Config {
     ///     .sentinel_credentials(async || secret("sentinel").await.map(Login::password));
     /// # drop(config);
     /// ```
-    pub fn sentinel_credentials(mut self, credentials: impl Credentials) -> Self {
-        self.sentinel_credentials = Some(Provider::new(credentials));
-        self
-    }
+    sentinel_credentials(credentials: impl Credentials) => sentinel_credentials = Some(Provider::new(credentials));
 }

@@ -1,5 +1,6 @@
 //! The user and the password that a client logs in with, to servers and to sentinels.
 
+use super::setters;
 use std::time::Duration;
 
 use super::Config;
@@ -23,7 +24,7 @@ impl Login {
     }
 }
 
-impl Config {
+setters! { Config:
     /// Sets the user of the server's ACL to log in as, the default user if none is set.
     ///
     /// # Examples
@@ -43,10 +44,7 @@ impl Config {
     /// # client.close().await;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn user(mut self, user: impl Into<String>) -> Self {
-        self.login.user = Some(user.into());
-        self
-    }
+    user(user: impl Into<String>) => login.user = Some(user.into());
 
     /// Sets the password to log in with.
     ///
@@ -69,10 +67,7 @@ impl Config {
     /// # client.close().await;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.login.password = Some(Secret::new(password));
-        self
-    }
+    password(password: impl Into<String>) => login.password = Some(Secret::new(password));
 
     /// Sets the user to log in to the sentinels as.
     ///
@@ -92,10 +87,7 @@ impl Config {
     /// assert_eq!(config, Config::from_url(url)?);
     /// # Ok::<(), redlatch::Error>(())
     /// ```
-    pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
-        self.sentinel_login.user = Some(user.into());
-        self
-    }
+    sentinel_user(user: impl Into<String>) => sentinel_login.user = Some(user.into());
 
     /// Sets the password to log in to the sentinels with.
     ///
@@ -114,8 +106,5 @@ impl Config {
     /// let client = Client::builder().config(config).build().await?;
     /// # Ok(()) }
     /// ```
-    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        self.sentinel_login.password = Some(Secret::new(password));
-        self
-    }
+    sentinel_password(password: impl Into<String>) => sentinel_login.password = Some(Secret::new(password));
 }

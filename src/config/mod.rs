@@ -1,5 +1,19 @@
 //! Where a client connects and as which user, and other values that clients and locks are configured with.
 
+/// Writes the setters of a type: each sets one field and returns the value.
+macro_rules! setters {
+    ($Type:ident: $($(#[$about:meta])* $name:ident($($given:ident: $Given:ty),*) => $($field:ident).+ = $value:expr;)*) => {
+        impl $Type {
+            $($(#[$about])*
+            pub fn $name(mut self, $($given: $Given),*) -> Self {
+                self.$($field).+ = $value;
+                self
+            })*
+        }
+    };
+}
+pub(crate) use setters;
+
 mod connect;
 mod credentials;
 mod deployment;
@@ -317,106 +331,6 @@ impl Config {
         }
     }
 
-    /// Sets the database that stores all locks, 0 by default. A cluster has no other database.
-    ///
-    /// The same name in two databases is two locks.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
-    /// use redlatch::{Client, Config};
-    ///
-    /// let config = Config::server("127.0.0.1", port);
-    /// let staging = Client::builder().config(config.clone().database(1)).build().await?;
-    /// let testing = Client::builder().config(config.database(2)).build().await?;
-    ///
-    /// let guard = staging.lock("nightly-report").lock().await?;
-    /// let other = testing.lock("nightly-report").try_lock().await?;
-    /// assert!(other.is_some()); // the same name in another database
-    /// # drop((guard, other));
-    /// # staging.close().await;
-    /// # testing.close().await;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn database(mut self, database: u32) -> Self {
-        self.database = database;
-        self
-    }
-
-    /// Sets the version of the protocol that the client uses with its servers, [`Resp3`](Protocol::Resp3) by default.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
-    /// use redlatch::config::Protocol;
-    /// use redlatch::{Client, Config};
-    ///
-    /// // Through a proxy that closes a connection on the command HELLO.
-    /// let config = Config::server("127.0.0.1", port).protocol(Protocol::Resp2);
-    /// let client = Client::builder().config(config).build().await?;
-    /// let guard = client.lock("orders:42").try_lock().await?;
-    /// assert!(guard.is_some());
-    /// # drop(guard);
-    /// # client.close().await;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.protocol = protocol;
-        self
-    }
-
-    /// Sets how long each step of connecting may take: to reach the server, to negotiate TLS, to log in. From 20 ms to
-    /// a day. By default this is the [`command_timeout`](Self::command_timeout), but at least 500 ms and at most 10 s.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |_| {
-    /// use std::net::TcpListener;
-    /// use std::time::Duration;
-    /// use redlatch::{Client, Config, ErrorKind};
-    ///
-    /// // A server that hangs: it accepts connections and never answers.
-    /// let hung = TcpListener::bind("127.0.0.1:0").unwrap();
-    /// let port = hung.local_addr().unwrap().port();
-    ///
-    /// let config = Config::server("127.0.0.1", port).connect_timeout(Duration::from_millis(50));
-    /// let error = Client::builder().config(config).build().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Backend);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets how long one request to the server may take, unless
-    /// [`ClientBuilder::command_timeout`](crate::ClientBuilder::command_timeout) sets another time. From 20 ms to a
-    /// day; 1 second if neither is set.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use std::time::Duration;
-    /// use redlatch::{Client, Config};
-    ///
-    /// // Over a slow link, where an answer may take longer than the default of one second.
-    /// let config = Config::from_url(url)?.command_timeout(Duration::from_secs(3));
-    /// assert_eq!(config, Config::from_url(format!("{url}?command_timeout=3s"))?);
-    /// let client = Client::builder().config(config).build().await?;
-    /// # client.close().await;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.command_timeout = Some(timeout);
-        self
-    }
-
     /// Refuses settings that cannot work with any server.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.deployment {
@@ -474,6 +388,96 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+setters! { Config:
+    /// Sets the database that stores all locks, 0 by default. A cluster has no other database.
+    ///
+    /// The same name in two databases is two locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// use redlatch::{Client, Config};
+    ///
+    /// let config = Config::server("127.0.0.1", port);
+    /// let staging = Client::builder().config(config.clone().database(1)).build().await?;
+    /// let testing = Client::builder().config(config.database(2)).build().await?;
+    ///
+    /// let guard = staging.lock("nightly-report").lock().await?;
+    /// let other = testing.lock("nightly-report").try_lock().await?;
+    /// assert!(other.is_some()); // the same name in another database
+    /// # drop((guard, other));
+    /// # staging.close().await;
+    /// # testing.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    database(database: u32) => database = database;
+
+    /// Sets the version of the protocol that the client uses with its servers, [`Resp3`](Protocol::Resp3) by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// use redlatch::config::Protocol;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Through a proxy that closes a connection on the command HELLO.
+    /// let config = Config::server("127.0.0.1", port).protocol(Protocol::Resp2);
+    /// let client = Client::builder().config(config).build().await?;
+    /// let guard = client.lock("orders:42").try_lock().await?;
+    /// assert!(guard.is_some());
+    /// # drop(guard);
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    protocol(protocol: Protocol) => protocol = protocol;
+
+    /// Sets how long each step of connecting may take: to reach the server, to negotiate TLS, to log in. From 20 ms to
+    /// a day. By default this is the [`command_timeout`](Self::command_timeout), but at least 500 ms and at most 10 s.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// use std::net::TcpListener;
+    /// use std::time::Duration;
+    /// use redlatch::{Client, Config, ErrorKind};
+    ///
+    /// // A server that hangs: it accepts connections and never answers.
+    /// let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// let port = hung.local_addr().unwrap().port();
+    ///
+    /// let config = Config::server("127.0.0.1", port).connect_timeout(Duration::from_millis(50));
+    /// let error = Client::builder().config(config).build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    connect_timeout(timeout: Duration) => connect_timeout = Some(timeout);
+
+    /// Sets how long one request to the server may take, unless
+    /// [`ClientBuilder::command_timeout`](crate::ClientBuilder::command_timeout) sets another time. From 20 ms to a
+    /// day; 1 second if neither is set.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Over a slow link, where an answer may take longer than the default of one second.
+    /// let config = Config::from_url(url)?.command_timeout(Duration::from_secs(3));
+    /// assert_eq!(config, Config::from_url(format!("{url}?command_timeout=3s"))?);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    command_timeout(timeout: Duration) => command_timeout = Some(timeout);
 }
 
 impl Default for Config {

@@ -1,5 +1,6 @@
 //! The settings for TLS.
 
+use super::setters;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,121 +123,6 @@ impl Tls {
         }
     }
 
-    /// Trusts only the authorities with these certificates, not those of the system.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-    /// use redlatch::config::Tls;
-    /// use redlatch::{Client, Config};
-    ///
-    /// // A container that gets the authority in a variable, and has no file of it.
-    /// let tls = Tls::new().roots(std::env::var("REDIS_CA_PEM")?);
-    /// let config = Config::server("redis.internal", 6379).tls(tls);
-    /// let client = Client::builder().config(config).build().await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn roots(mut self, pem: impl Into<String>) -> Self {
-        self.roots = Some(Pem::Text(pem.into()));
-        self
-    }
-
-    /// Trusts only the authorities with the certificates in this file, not those of the system.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |_| {
-    /// use redlatch::config::Tls;
-    /// use redlatch::{Client, Config, ErrorKind};
-    ///
-    /// let tls = Tls::new().roots_file("/nonexistent/ca.pem");
-    /// let config = Config::server("redis.internal", 6379).tls(tls);
-    ///
-    /// // The file is read here, before anything is sent.
-    /// let error = Client::builder().config(config).build().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    /// assert!(error.to_string().contains("/nonexistent/ca.pem"));
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn roots_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.roots = Some(Pem::File(path.into()));
-        self
-    }
-
-    /// Presents this client certificate, followed by the certificates that it depends on, with this private key.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-    /// use redlatch::config::Tls;
-    /// use redlatch::{Client, Config};
-    ///
-    /// // Instead of a password: a certificate from a secret store, which is never written to a disk.
-    /// let chain = std::env::var("REDIS_CLIENT_PEM")?;
-    /// let key = std::env::var("REDIS_CLIENT_KEY")?;
-    /// let tls = Tls::new().certificate(chain, key);
-    /// assert!(!format!("{tls:?}").contains("PRIVATE KEY"));
-    ///
-    /// let config = Config::server("redis.internal", 6379).tls(tls);
-    /// let client = Client::builder().config(config).build().await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn certificate(mut self, chain: impl Into<String>, key: impl Into<String>) -> Self {
-        self.certificate = Some(Certificate {
-            chain: Pem::Text(chain.into()),
-            key: Pem::Text(key.into()),
-        });
-        self
-    }
-
-    /// Presents the client certificate in one file, with the private key in another. Both may be in the same file.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use redlatch::config::Tls;
-    /// use redlatch::Config;
-    ///
-    /// let both = "/etc/redis/client.pem"; // the chain, and behind it the key
-    /// let tls = Tls::new().certificate_files(both, both);
-    /// let config = Config::server("redis.internal", 6379).tls(tls);
-    ///
-    /// let url = format!("rediss://redis.internal?tls_certificate={both}&tls_key={both}");
-    /// assert_eq!(config, Config::from_url(url)?);
-    /// # Ok::<(), redlatch::Error>(())
-    /// ```
-    pub fn certificate_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.certificate = Some(Certificate {
-            chain: Pem::File(chain.into()),
-            key: Pem::File(key.into()),
-        });
-        self
-    }
-
-    /// Expects the certificates of all servers to be for this name, whatever host the client connects to. For servers
-    /// that are reached by address or through a tunnel, or that a cluster or sentinels name by address.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), redlatch::Error> {
-    /// use redlatch::config::Tls;
-    /// use redlatch::{Client, Config};
-    ///
-    /// // The servers of this cluster name each other by address; their certificates are for one name.
-    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem").server_name("redis.internal");
-    /// let config = Config::cluster([("10.0.0.1", 7000), ("10.0.0.2", 7000)]).tls(tls);
-    /// let client = Client::builder().config(config).build().await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.server_name = Some(name.into());
-        self
-    }
-
     /// Creates a configuration in place of one that cannot be used. It is an error unless another one replaces it.
     #[cfg(any(feature = "fred-10", feature = "redis-1"))]
     pub(crate) fn unusable(flaw: &'static str) -> Self {
@@ -262,7 +148,109 @@ impl Tls {
     }
 }
 
-impl Config {
+setters! { Tls:
+    /// Trusts only the authorities with these certificates, not those of the system.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // A container that gets the authority in a variable, and has no file of it.
+    /// let tls = Tls::new().roots(std::env::var("REDIS_CA_PEM")?);
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
+    roots(pem: impl Into<String>) => roots = Some(Pem::Text(pem.into()));
+
+    /// Trusts only the authorities with the certificates in this file, not those of the system.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config, ErrorKind};
+    ///
+    /// let tls = Tls::new().roots_file("/nonexistent/ca.pem");
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    ///
+    /// // The file is read here, before anything is sent.
+    /// let error = Client::builder().config(config).build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// assert!(error.to_string().contains("/nonexistent/ca.pem"));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    roots_file(path: impl Into<PathBuf>) => roots = Some(Pem::File(path.into()));
+
+    /// Presents this client certificate, followed by the certificates that it depends on, with this private key.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Instead of a password: a certificate from a secret store, which is never written to a disk.
+    /// let chain = std::env::var("REDIS_CLIENT_PEM")?;
+    /// let key = std::env::var("REDIS_CLIENT_KEY")?;
+    /// let tls = Tls::new().certificate(chain, key);
+    /// assert!(!format!("{tls:?}").contains("PRIVATE KEY"));
+    ///
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
+    certificate(chain: impl Into<String>, key: impl Into<String>) => certificate = Some(Certificate {
+            chain: Pem::Text(chain.into()),
+            key: Pem::Text(key.into()),
+        });
+
+    /// Presents the client certificate in one file, with the private key in another. Both may be in the same file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::config::Tls;
+    /// use redlatch::Config;
+    ///
+    /// let both = "/etc/redis/client.pem"; // the chain, and behind it the key
+    /// let tls = Tls::new().certificate_files(both, both);
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    ///
+    /// let url = format!("rediss://redis.internal?tls_certificate={both}&tls_key={both}");
+    /// assert_eq!(config, Config::from_url(url)?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
+    certificate_files(chain: impl Into<PathBuf>, key: impl Into<PathBuf>) => certificate = Some(Certificate {
+            chain: Pem::File(chain.into()),
+            key: Pem::File(key.into()),
+        });
+
+    /// Expects the certificates of all servers to be for this name, whatever host the client connects to. For servers
+    /// that are reached by address or through a tunnel, or that a cluster or sentinels name by address.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::config::Tls;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // The servers of this cluster name each other by address; their certificates are for one name.
+    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem").server_name("redis.internal");
+    /// let config = Config::cluster([("10.0.0.1", 7000), ("10.0.0.2", 7000)]).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
+    server_name(name: impl Into<String>) => server_name = Some(name.into());
+}
+
+setters! { Config:
     /// Enables TLS, for the connections to servers as well as to sentinels.
     ///
     /// # Examples
@@ -279,10 +267,7 @@ impl Config {
     /// assert_eq!(config, Config::from_url(url)?);
     /// # Ok::<(), redlatch::Error>(())
     /// ```
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
+    tls(tls: Tls) => tls = Some(tls);
 }
 
 impl PartialEq for Rustls {
