@@ -135,52 +135,41 @@ impl TryFrom<Parts> for Config {
     type Error = Error;
 
     fn try_from(parts: Parts) -> Result<Self, Error> {
-        let mut sentinel_login = Login::default();
-        let deployment = match (
+        let given = (
             parts.server,
             parts.cluster,
             parts.sentinels,
             parts.unix_socket,
-        ) {
-            (None, None, None, None) => Self::default().deployment,
-            (Some(server), None, None, None) => Deployment::Server(address(&server, PORT)?),
-            (None, Some(servers), None, None) => Deployment::Cluster(addresses(&servers, PORT)?),
-            (None, None, Some(sentinels), None) => {
-                sentinel_login = Login {
-                    user: sentinels.user,
-                    password: sentinels.password,
-                    renewed_after: None,
-                };
-                Deployment::Sentinels {
-                    service: sentinels.service,
-                    servers: addresses(&sentinels.servers, SENTINEL_PORT)?,
-                }
+        );
+        let mut config = match given {
+            (None, None, None, None) => Self::default(),
+            (Some(server), None, None, None) => {
+                Self::of(Deployment::Server(address(&server, PORT)?))
             }
-            (None, None, None, Some(path)) => Deployment::UnixSocket(path),
+            (None, Some(servers), None, None) => {
+                Self::of(Deployment::Cluster(addresses(&servers, PORT)?))
+            }
+            (None, None, Some(sentinels), None) => {
+                let (service, servers) = (sentinels.service, &sentinels.servers);
+                let servers = addresses(servers, SENTINEL_PORT)?;
+                let mut config = Self::of(Deployment::Sentinels { service, servers });
+                config.sentinel_login.user = sentinels.user;
+                config.sentinel_login.password = sentinels.password;
+                config
+            }
+            (None, None, None, Some(path)) => Self::unix_socket(path),
             _ => {
                 return Err(Error::invalid(
                     "a configuration needs exactly one of `server`, `cluster`, `sentinels` and `unix_socket`",
                 ));
             }
         };
-        let config = Self {
-            deployment,
-            login: Login {
-                user: parts.user,
-                password: parts.password,
-                renewed_after: None,
-            },
-            sentinel_login,
-            credentials: None,
-            sentinel_credentials: None,
-            database: parts.database,
-            protocol: parts.protocol,
-            connect_timeout: timeout("connect_timeout", parts.connect_timeout)?,
-            command_timeout: timeout("command_timeout", parts.command_timeout)?,
-            #[cfg(feature = "tls")]
-            tls: parts.tls.map(Tls::try_from).transpose()?,
-            connector: None,
-        };
+        (config.login.user, config.login.password) = (parts.user, parts.password);
+        (config.database, config.protocol) = (parts.database, parts.protocol);
+        config.connect_timeout = timeout("connect_timeout", parts.connect_timeout)?;
+        config.command_timeout = timeout("command_timeout", parts.command_timeout)?;
+        #[cfg(feature = "tls")]
+        (config.tls = parts.tls.map(Tls::try_from).transpose()?);
         config.check()?;
         Ok(config)
     }
