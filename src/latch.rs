@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
-use crate::protocol::counted::{CounterValue, Deleted, Set};
+use crate::protocol::counted::{Changed, CounterValue};
 use crate::protocol::latch;
 use crate::protocol::waiter::Local;
 use crate::stats::Counted;
@@ -127,7 +127,7 @@ impl Latch {
             let set = self
                 .0
                 .change(name, |name, mark| latch::set(name, mark, count));
-            Ok(Set::decode(&set.await?, name.key())? == Set::Done)
+            Ok(Changed::decode(&set.await?, name.key())?.0)
         };
         self.0.client.within(Box::pin(set)).await
     }
@@ -288,7 +288,7 @@ impl Latch {
         let delete = async {
             let name = self.0.open()?;
             let deleted = self.0.change(name, latch::delete).await?;
-            Ok(Deleted::decode(&deleted, name.key())? == Deleted::Done)
+            Ok(Changed::decode(&deleted, name.key())?.0)
         };
         self.0.client.within(Box::pin(delete)).await
     }

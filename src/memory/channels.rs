@@ -5,36 +5,20 @@ use super::connection::Connection;
 use super::data::Data;
 use super::reply::{Answer, Refusal, Reply};
 
-/// Channels are of two sorts, which a single server keeps apart by nothing but their names.
-#[derive(Clone, Copy)]
-enum Sort {
-    Plain,
-    Sharded,
-}
-
-impl Sort {
-    fn of(self, connection: &Connection) -> &std::collections::BTreeSet<Vec<u8>> {
-        match self {
-            Self::Plain => &connection.channels,
-            Self::Sharded => &connection.shards,
-        }
-    }
-}
-
 /// `PUBLISH channel message`
 pub(super) fn publish(data: &mut Data, args: Args<'_>) -> Answer {
-    deliver(data, args, Sort::Plain, "message")
+    deliver(data, args, 0, "message")
 }
 
 /// `SPUBLISH channel message`
 pub(super) fn spublish(data: &mut Data, args: Args<'_>) -> Answer {
-    deliver(data, args, Sort::Sharded, "smessage")
+    deliver(data, args, 1, "smessage")
 }
 
-fn deliver(data: &mut Data, args: Args<'_>, sort: Sort, word: &str) -> Answer {
+fn deliver(data: &mut Data, args: Args<'_>, sort: usize, word: &str) -> Answer {
     let listeners = data.connections.iter();
     let listeners: Vec<_> = listeners
-        .filter(|(_, connection)| sort.of(connection).contains(&args[0]))
+        .filter(|(_, connection)| connection.channels[sort].contains(&args[0]))
         .map(|(id, _)| *id)
         .collect();
     for id in &listeners {
@@ -50,16 +34,14 @@ fn deliver(data: &mut Data, args: Args<'_>, sort: Sort, word: &str) -> Answer {
 
 /// `PUBSUB CHANNELS|SHARDCHANNELS [pattern]` and `PUBSUB NUMSUB|SHARDNUMSUB channel..`
 pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
-    let sort = |word: &str| match word.starts_with("SHARD") {
-        true => Sort::Sharded,
-        false => Sort::Plain,
-    };
-    match &*upper(&args[0]) {
-        word @ ("CHANNELS" | "SHARDCHANNELS") => {
+    let word = upper(&args[0]);
+    let sort = usize::from(word.starts_with("SHARD"));
+    match &*word {
+        "CHANNELS" | "SHARDCHANNELS" => {
             let pattern = args.get(1).map_or(&b"*"[..], Vec::as_slice);
             let listeners = data.connections.values();
             let mut found: Vec<_> = listeners
-                .flat_map(|connection| sort(word).of(connection))
+                .flat_map(|connection| &connection.channels[sort])
                 .filter(|channel| matches(pattern, channel))
                 .cloned()
                 .collect();
@@ -67,10 +49,10 @@ pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
             found.dedup();
             Ok(Reply::bulks(found))
         }
-        word @ ("NUMSUB" | "SHARDNUMSUB") => {
+        "NUMSUB" | "SHARDNUMSUB" => {
             let count = |channel: &Vec<u8>| {
                 let listeners = data.connections.values();
-                let listeners = listeners.filter(|one| sort(word).of(one).contains(channel));
+                let listeners = listeners.filter(|one| one.channels[sort].contains(channel));
                 Reply::count(listeners.count())
             };
             let counts = args[1..].iter();
@@ -88,10 +70,7 @@ pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
 pub(super) fn subscribe(connection: &mut Connection, command: &str, args: Args<'_>) -> Vec<Reply> {
     let is_sharded = command.starts_with('S') && command != "SUBSCRIBE";
     let adds = command.ends_with("SUBSCRIBE") && !command.ends_with("UNSUBSCRIBE");
-    let channels = match is_sharded {
-        true => &mut connection.shards,
-        false => &mut connection.channels,
-    };
+    let channels = &mut connection.channels[usize::from(is_sharded)];
     // Without an argument all channels are left.
     let named = match args.is_empty() {
         true => channels.iter().cloned().collect(),

@@ -19,10 +19,8 @@ pub(super) struct Connection {
     pub(super) is_resp3: bool,
     /// The number of the database that its commands are about.
     pub(super) database: u32,
-    /// The channels that it listens to.
-    pub(super) channels: BTreeSet<Vec<u8>>,
-    /// The sharded channels that it listens to.
-    pub(super) shards: BTreeSet<Vec<u8>>,
+    /// The channels that it listens to, and the sharded ones: a single server keeps them apart by nothing but their names.
+    pub(super) channels: [BTreeSet<Vec<u8>>; 2],
     /// The keys that it watches, each with its database and what was stored there.
     pub(super) watched: Vec<(u32, Vec<u8>, Option<Entry>)>,
     /// What came since `MULTI`.
@@ -48,6 +46,6 @@ impl Connection {
 
     /// Whether the connection listens to any channel. In RESP2 it can do nothing else then.
     pub(super) fn listens(&self) -> bool {
-        !self.channels.is_empty() || !self.shards.is_empty()
+        self.channels.iter().any(|sort| !sort.is_empty())
     }
 }

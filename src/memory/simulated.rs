@@ -60,7 +60,7 @@ impl MemoryServer {
         self.with(|state| {
             let mut told = Vec::new();
             for (id, connection) in &mut state.data.connections {
-                let channels = connection.shards.iter();
+                let channels = connection.channels[1].iter();
                 let meant = channels.filter(|one| is_meant(&String::from_utf8_lossy(one)));
                 let meant: Vec<_> = meant.cloned().collect();
                 if !meant.is_empty() {

@@ -8,19 +8,9 @@ use crate::protocol::reply::Reply;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CounterValue(pub(crate) i64);
 
-/// The answer to a request that sets a count unless there is one.
+/// Whether a counter was set, or deleted. It was not if it has permits or a count already, or is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Set {
-    Done,
-    Present,
-}
-
-/// The answer to the removal of a latch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deleted {
-    Done,
-    Absent,
-}
+pub(crate) struct Changed(pub(crate) bool);
 
 /// The answer to an attempt to take permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,27 +65,16 @@ impl CounterValue {
     }
 }
 
-impl Set {
+impl Changed {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["set", "present", "wrong_kind"];
+    pub(crate) const SET_TAGS: &[&str] = &["set", "present", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const DELETED_TAGS: &[&str] = &["deleted", "absent", "wrong_kind"];
 
     pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("set", [])) => Ok(Self::Done),
-            Some(("present", [])) => Ok(Self::Present),
-            _ => Err(unexpected(reply, name)),
-        }
-    }
-}
-
-impl Deleted {
-    #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["deleted", "absent", "wrong_kind"];
-
-    pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
-        match reply.tagged() {
-            Some(("deleted", [])) => Ok(Self::Done),
-            Some(("absent", [])) => Ok(Self::Absent),
+            Some(("set" | "deleted", [])) => Ok(Self(true)),
+            Some(("present" | "absent", [])) => Ok(Self(false)),
             _ => Err(unexpected(reply, name)),
         }
     }
@@ -156,16 +135,15 @@ mod tests {
         ] {
             let kinds = [
                 CounterValue::decode(&reply, "k").unwrap_err().kind(),
-                Set::decode(&reply, "k").unwrap_err().kind(),
-                Deleted::decode(&reply, "k").unwrap_err().kind(),
+                Changed::decode(&reply, "k").unwrap_err().kind(),
                 Taken::decode(&reply, "k").unwrap_err().kind(),
                 Returned::decode(&reply, "k").unwrap_err().kind(),
             ];
-            assert_eq!(kinds, [ErrorKind::Protocol; 5], "{reply:?}");
+            assert_eq!(kinds, [ErrorKind::Protocol; 4], "{reply:?}");
         }
         let reply = list(vec![text("wrong_kind")]);
         assert_eq!(
-            Set::decode(&reply, "k").unwrap_err().kind(),
+            Changed::decode(&reply, "k").unwrap_err().kind(),
             ErrorKind::WrongKind
         );
     }

@@ -17,12 +17,8 @@ pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_
 
 pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
     let value = key.value();
-    about(
-        &key.name,
-        by,
-        &script::PLAIN_RELEASE,
-        ScriptStep::Release { value },
-    )
+    let step = ScriptStep::Release { value };
+    about(&key.name, by, &script::PLAIN_RELEASE, step)
 }
 
 pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
 use crate::options::{Deadline, LeaseTime};
 use crate::permit_id::PermitId;
-use crate::protocol::counted::{CounterValue, Set, Taken};
+use crate::protocol::counted::{Changed, CounterValue, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_acquisition_id;
@@ -52,7 +52,7 @@ impl Pool {
             let set = self
                 .counter
                 .change(name, |name, mark| semaphore::set(name, mark, permits));
-            Ok(Set::decode(&set.await?, name.key())? == Set::Done)
+            Ok(Changed::decode(&set.await?, name.key())?.0)
         };
         self.counter.client.within(Box::pin(set)).await
     }
