@@ -203,25 +203,14 @@ pub use scope::Scoped;
 
 /// Pages whose Rust is compiled by `cargo test --doc`.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]
-mod pages {
-    #[doc = include_str!("../README.md")]
-    struct Readme;
-    #[doc = include_str!("../docs/testing.md")]
-    struct Testing;
-    #[doc = include_str!("../docs/from-redisson.md")]
-    struct FromRedisson;
-    #[doc = include_str!("../docs/from-shedlock.md")]
-    struct FromShedlock;
-    #[doc = include_str!("../docs/from-set-nx.md")]
-    struct FromSetNx;
-    #[doc = include_str!("../docs/from-curator-and-etcd.md")]
-    struct FromCuratorAndEtcd;
-    #[doc = include_str!("../docs/from-distributedlock.md")]
-    struct FromDistributedLock;
-    #[doc = include_str!("../docs/from-rslock.md")]
-    struct FromRslock;
-    #[doc = include_str!("../docs/from-fred-and-redis-rs.md")]
-    struct FromFredAndRedisRs;
-    #[doc = include_str!("../docs/why-our-own-connection.md")]
-    struct WhyOurOwnConnection;
-}
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/testing.md")]
+#[doc = include_str!("../docs/from-redisson.md")]
+#[doc = include_str!("../docs/from-shedlock.md")]
+#[doc = include_str!("../docs/from-set-nx.md")]
+#[doc = include_str!("../docs/from-curator-and-etcd.md")]
+#[doc = include_str!("../docs/from-distributedlock.md")]
+#[doc = include_str!("../docs/from-rslock.md")]
+#[doc = include_str!("../docs/from-fred-and-redis-rs.md")]
+#[doc = include_str!("../docs/why-our-own-connection.md")]
+struct Pages;

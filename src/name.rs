@@ -125,7 +125,8 @@ impl LockName {
 
     /// Returns the beginning of the keys that are next to the lock and named after it.
     pub(crate) fn stem(&self) -> String {
-        tagged(&self.key)
+        let [before, behind] = braces(&self.key);
+        [before, &self.key, behind].concat()
     }
 
     /// Returns the key under which this process keeps the waiters and holds that use the name in this way.
@@ -218,11 +219,6 @@ pub(crate) fn tag(key: &str) -> &str {
         Some((tag, _)) if !tag.is_empty() => tag,
         _ => key,
     }
-}
-
-fn tagged(key: &str) -> String {
-    let [before, behind] = braces(key);
-    [before, key, behind].concat()
 }
 
 /// Returns what makes a key a hash tag, unless it contains one.

@@ -239,11 +239,8 @@ impl Settings {
         self.label.as_deref().map_or(Ok(()), label::check)?;
         within_a_day("command_timeout", self.command_timeout, SHORTEST_TIMEOUT)?;
         within_a_day("poll_cap", self.poll_cap, Duration::from_millis(10))?;
-        within_a_day(
-            "fair_wait_timeout",
-            self.fair_wait_timeout,
-            Duration::from_secs(1),
-        )?;
+        let second = Duration::from_secs(1);
+        within_a_day("fair_wait_timeout", self.fair_wait_timeout, second)?;
         if self.long_wait.is_some_and(|after| after < SHORTEST_WAIT) {
             return Err(Error::invalid(
                 "long_wait must be at least 1 ms; leave it out to be told of no wait",

@@ -223,17 +223,9 @@ numbers! {
         granted: u64 = Count(ACQUISITIONS, "outcome", "granted"),
         /// Calls among `granted` that were served in memory: another owner of this process passed the lock on, or had
         /// it for reading too.
-        handed_over: u64 = Count((
-            "redlatch_handed_over_total",
-            Unit::Count,
-            "Granted calls that were served in memory",
-        )),
+        handed_over: u64 = Count(("redlatch_handed_over_total", Unit::Count, "Granted calls that were served in memory")),
         /// Calls among `granted` by an owner that held the lock already.
-        reentered: u64 = Count((
-            "redlatch_reentered_total",
-            Unit::Count,
-            "Granted calls of owners that held the lock already",
-        )),
+        reentered: u64 = Count(("redlatch_reentered_total", Unit::Count, "Granted calls of owners that held the lock already")),
         /// Calls that made a single attempt, `try_lock` for example, and found it busy.
         busy: u64 = Count(ACQUISITIONS, "outcome", "busy"),
         /// Calls that waited up to their limit in vain: `try_lock_for`, or a spin lock after its last attempt.
@@ -281,11 +273,7 @@ numbers! {
         failed: u64 = Count(RENEWALS, "outcome", "failed"),
         /// The longest delay of a renewal, from when it was due until it was sent. If this comes near a third of a
         /// lease, the runtime is too busy to keep its locks.
-        worst_lag: Duration = Longest((
-            "redlatch_renewal_lag_seconds",
-            Unit::Seconds,
-            "How much later than it was due a renewal was sent",
-        )),
+        worst_lag: Duration = Longest(("redlatch_renewal_lag_seconds", Unit::Seconds, "How much later than it was due a renewal was sent")),
     }
 }
 
@@ -295,11 +283,7 @@ numbers! {
         /// How many are open now.
         open: u64 = Level(("redlatch_connected", Unit::Count, "Open connections for commands")),
         /// How often one was made again after it broke.
-        reconnects: u64 = Count((
-            "redlatch_reconnects_total",
-            Unit::Count,
-            "Connections for commands that were made again",
-        )),
+        reconnects: u64 = Count(("redlatch_reconnects_total", Unit::Count, "Connections for commands that were made again")),
     }
 }
 

@@ -237,7 +237,7 @@ impl Inspection {
                 // A lock has an end; a semaphore and a latch have none.
                 Ok(count) if self.remaining_lease.is_none() => {
                     self.count = Some(count);
-                    let is_leased = count_of_integer(taken) > 0;
+                    let is_leased = matches!(taken, Ok(Reply::Integer(1..)));
                     self.kind = match is_leased {
                         true => FoundKind::ExpirableSemaphore,
                         false => FoundKind::Counter,
@@ -422,13 +422,6 @@ pub(super) fn texts(told: &Told) -> Vec<String> {
         _ => None,
     });
     texts.collect()
-}
-
-fn count_of_integer(told: &Told) -> i64 {
-    match told {
-        Ok(Reply::Integer(count)) => *count,
-        _ => 0,
-    }
 }
 
 /// Reads the answer to PUBSUB NUMSUB for one channel.

@@ -241,10 +241,8 @@ impl Handle {
     async fn ask(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
         self.client.ensure_open()?;
         let Target { name, kind } = self.target()?;
-        let (call, timeout) = (
-            kind.inspect(name, field),
-            self.client.settings.command_timeout,
-        );
+        let call = kind.inspect(name, field);
+        let timeout = self.client.settings.command_timeout;
         let answer = self.client.run(&call, timeout).await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held {

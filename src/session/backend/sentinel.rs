@@ -380,13 +380,8 @@ impl Circle {
         let reports = self.lock();
         let mut reports = self.configured.iter().filter_map(|it| reports.get(it));
         let failure = reports.find_map(|report| Some(report.silence.as_ref()?.1.clone()));
-        failure.unwrap_or_else(|| {
-            let text = match self.configured.is_empty() {
-                true => "the configuration names no sentinel",
-                false => "no sentinel has answered so far",
-            };
-            Error::new(ErrorKind::Backend, text)
-        })
+        let text = "no sentinel has answered so far";
+        failure.unwrap_or_else(|| Error::new(ErrorKind::Backend, text))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Server, Report>> {
