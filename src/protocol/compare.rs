@@ -1,28 +1,7 @@
 //! Compare and change, for calls that run plain commands where no script may run: read the keys, and change them unless
 //! another client has changed them in between.
 
-use std::fmt;
-
 use crate::protocol::reply::Reply;
-
-/// The decisions of a call that replaces its script. Given what was found at its keys, decides what to change, and what
-/// the script would have answered.
-pub(crate) trait CompareAndChange: fmt::Debug + Send + Sync {
-    /// Returns the command that suffices if the only key is free, if this call takes free keys.
-    fn take(&self) -> Option<Take<'_>>;
-
-    /// Returns whether the call changes nothing, whatever is found.
-    fn only_asks(&self) -> bool;
-
-    /// Returns whether to look once more, behind the requests of other calls, after a transaction that `answered`.
-    fn looks_again(&self, answered: &Reply) -> bool;
-
-    /// Decides about the key with this index.
-    fn decide(&self, at: usize, found: &Found) -> Decision<'_>;
-
-    /// Returns the answer of the script, given the answers for its keys.
-    fn answer(&self, answers: Vec<Reply>) -> Reply;
-}
 
 /// A value that is set if the key is free, with its TTL in milliseconds, and the answer if it was.
 #[derive(Debug)]

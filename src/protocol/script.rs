@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 
 use crate::error::Error;
 use crate::options::LeaseTime;
-use crate::protocol::compare::CompareAndChange;
 use crate::protocol::sent_over::SentOver;
 
 /// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
@@ -193,9 +192,9 @@ pub(crate) enum Unscripted<'a> {
     /// The call is refused, although steps could replace the script.
     Unwanted,
     /// These steps replace the script on such a server.
-    Fallback(Box<dyn CompareAndChange + 'a>),
+    Fallback(Box<Steps<'a>>),
     /// These steps replace the script on every server.
-    Instead(Box<dyn CompareAndChange + 'a>),
+    Instead(Box<Steps<'a>>),
 }
 
 /// What a call of the plain lock does about each of its keys.

@@ -4,15 +4,15 @@
 use std::slice;
 
 use crate::options::LeaseTime;
-use crate::protocol::compare::{Change, CompareAndChange, Decision, Found, Take};
+use crate::protocol::compare::{Change, Decision, Found, Take};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Cut, ScriptStep, Steps};
 
 /// Stands in for the end of a lease, since a transaction fails if anything about its key has changed after the look.
 const WATCHED: i64 = 1;
 
-impl CompareAndChange for Steps<'_> {
-    fn take(&self) -> Option<Take<'_>> {
+impl<'a> Steps<'a> {
+    pub(crate) fn take(&self) -> Option<Take<'_>> {
         match *self {
             Self::One(ScriptStep::Acquire { value, lease, .. }) => Some(Take {
                 value,
@@ -23,30 +23,28 @@ impl CompareAndChange for Steps<'_> {
         }
     }
 
-    fn only_asks(&self) -> bool {
+    pub(crate) fn only_asks(&self) -> bool {
         let asks =
             |step: &ScriptStep<'_>| matches!(step, ScriptStep::Check { .. } | ScriptStep::Inspect);
         self.each().iter().all(asks)
     }
 
     /// The acquisition that a release undoes may still be in flight.
-    fn looks_again(&self, answered: &Reply) -> bool {
+    pub(crate) fn looks_again(&self, answered: &Reply) -> bool {
         matches!(self, Self::One(ScriptStep::Release { .. })) && *answered != released()
     }
 
-    fn decide(&self, at: usize, found: &Found) -> Decision<'_> {
+    pub(crate) fn decide(&self, at: usize, found: &Found) -> Decision<'_> {
         self.each()[at].decide(found)
     }
 
-    fn answer(&self, mut answers: Vec<Reply>) -> Reply {
+    pub(crate) fn answer(&self, mut answers: Vec<Reply>) -> Reply {
         match self {
             Self::One(_) => answers.pop().unwrap_or(Reply::Nil),
             Self::Each(_) => Reply::List(answers),
         }
     }
-}
 
-impl<'a> Steps<'a> {
     /// Returns the step for each key.
     fn each(&self) -> &[ScriptStep<'a>] {
         match self {

@@ -27,9 +27,8 @@ use super::transaction::Transactions;
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
-use crate::protocol::compare::CompareAndChange;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Arg, Call, Unscripted};
+use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 use crate::protocol::sent_over::Carrier;
 
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
@@ -243,12 +242,10 @@ impl Node {
     /// Returns the steps to take in place of the script, or `None` if the script is to be sent.
     ///
     /// A call that was made for scripts only is always sent as a script, and refused where there are none.
-    pub(super) fn steps<'c>(&self, call: &'c Call<'_>) -> Option<&'c dyn CompareAndChange> {
+    pub(super) fn steps<'c, 'a>(&self, call: &'c Call<'a>) -> Option<&'c Steps<'a>> {
         match &call.unscripted {
-            Unscripted::Instead(steps) => Some(&**steps),
-            Unscripted::Fallback(steps) if self.scriptless.load(Ordering::Relaxed) => {
-                Some(&**steps)
-            }
+            Unscripted::Instead(steps) => Some(steps),
+            Unscripted::Fallback(steps) if self.scriptless.load(Ordering::Relaxed) => Some(steps),
             _ => None,
         }
     }

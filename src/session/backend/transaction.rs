@@ -4,7 +4,7 @@
 //! one sequence at a time. A sequence that is not completed closes its connection, and the server drops what it has not
 //! carried out.
 //!
-//! The call ([`CompareAndChange`]) decides from what was read what to change; this module carries it out. Taking a free
+//! The call ([`Steps`]) decides from what was read what to change; this module carries it out. Taking a free
 //! key, and looking, need no transaction. They go over the connection for commands, and so stay in order with its
 //! requests.
 //!
@@ -32,9 +32,9 @@ use super::resp::{Said, WireRequest};
 use super::send_error::Fault;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::protocol::compare::{Change, CompareAndChange, Found, Take};
+use crate::protocol::compare::{Change, Found, Take};
 use crate::protocol::reply::Reply;
-use crate::protocol::script::Call;
+use crate::protocol::script::{Call, Steps};
 
 impl Node {
     /// Does by commands what a script does. Runs a transaction only to compare and change: one command takes a free
@@ -44,7 +44,7 @@ impl Node {
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
-        steps: &dyn CompareAndChange,
+        steps: &Steps<'_>,
         asking: bool,
         left: Duration,
     ) -> Result<Reply, Fault> {
@@ -81,7 +81,7 @@ impl Node {
     async fn change(
         &self,
         call: &Call<'_>,
-        steps: &dyn CompareAndChange,
+        steps: &Steps<'_>,
         asking: bool,
         end: BootInstant,
     ) -> Result<Reply, Fault> {
@@ -145,7 +145,7 @@ impl Transactions {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        steps: &dyn CompareAndChange,
+        steps: &Steps<'_>,
         asking: bool,
         epoch: u64,
         budget: Duration,
@@ -212,7 +212,7 @@ impl Transactions {
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
-    steps: &dyn CompareAndChange,
+    steps: &Steps<'_>,
     asking: bool,
     in_doubt: &AtomicBool,
     end: BootInstant,
@@ -282,7 +282,7 @@ fn asked(asking: bool, words: &[&str]) -> WireRequest {
 /// A call about several keys has the steps of each key in turn.
 fn decide(
     call: &Call<'_>,
-    steps: &dyn CompareAndChange,
+    steps: &Steps<'_>,
     looked: &[Said],
 ) -> Result<(Vec<WireRequest>, Reply), Fault> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
