@@ -1,7 +1,6 @@
 //! How connections are opened, where that is not left to the network of this machine.
 
 use super::setters;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -9,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Config;
+use super::{Config, Given};
 
 /// Opens the connections of a client: turns an address into a stream that can be read and written. Passed to
 /// [`Config::connector`].
@@ -121,8 +120,7 @@ pub enum Address {
 }
 
 /// A [`Connect`] of any type.
-#[derive(Clone)]
-pub(crate) struct Connector(Arc<dyn DynConnect>);
+pub(crate) type Connector = Given<dyn DynConnect>;
 
 /// An open connection of any type.
 pub(crate) type Stream = Pin<Box<dyn ByteStream>>;
@@ -132,7 +130,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send {}
 impl<S: AsyncRead + AsyncWrite + Send> ByteStream for S {}
 
 /// What a [`Connect`] does, with types that depend on nothing.
-trait DynConnect: Send + Sync {
+pub(crate) trait DynConnect: Send + Sync {
     fn open(
         &self,
         address: Address,
@@ -148,27 +146,7 @@ impl<C: Connect> DynConnect for C {
     }
 }
 
-impl Connector {
-    pub(crate) async fn open(&self, address: Address) -> io::Result<Stream> {
-        self.0.open(address).await
-    }
-}
-
-impl PartialEq for Connector {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Connector {}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("..")
-    }
-}
-
 setters! { Config:
     /// Opens all connections by `connect` instead of the network of this machine. [`Connect`] has an example.
-    connector(connect: impl Connect) => connector = Some(Connector(Arc::new(connect)));
+    connector(connect: impl Connect) => connector = Some(Given(Arc::new(connect)));
 }

@@ -1,8 +1,7 @@
 //! Users and passwords that change while a client lives.
 
-use super::setters;
+use super::{Given, setters};
 use std::error::Error as StdError;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,32 +94,7 @@ impl<C: Credentials> Ask for C {
 }
 
 /// Where logins come from.
-#[derive(Clone)]
-pub(crate) struct Provider(Arc<dyn Ask>);
-
-impl Provider {
-    pub(crate) fn new(ask: impl Ask + 'static) -> Self {
-        Self(Arc::new(ask))
-    }
-
-    pub(crate) fn ask<'a>(&'a self, address: &'a Address) -> Asked<'a> {
-        self.0.ask(address)
-    }
-}
-
-impl PartialEq for Provider {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Provider {}
-
-impl fmt::Debug for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("..")
-    }
-}
+pub(crate) type Provider = Given<dyn Ask>;
 
 impl Login {
     /// Creates the login of this user of the server's ACL.
@@ -166,7 +140,7 @@ impl Login {
 setters! { Config:
     /// Asks for the user and the password each time that the client connects, and before they expire. Replaces
     /// [`user`](Self::user) and [`password`](Self::password). [`Credentials`] has an example.
-    credentials(credentials: impl Credentials) => credentials = Some(Provider::new(credentials));
+    credentials(credentials: impl Credentials) => credentials = Some(Given(Arc::new(credentials)));
 
     /// Asks for the user and the password of the sentinels. Replaces [`sentinel_user`](Self::sentinel_user) and
     /// [`sentinel_password`](Self::sentinel_password).
@@ -186,5 +160,5 @@ setters! { Config:
     ///     .sentinel_credentials(async || secret("sentinel").await.map(Login::password));
     /// # drop(config);
     /// ```
-    sentinel_credentials(credentials: impl Credentials) => sentinel_credentials = Some(Provider::new(credentials));
+    sentinel_credentials(credentials: impl Credentials) => sentinel_credentials = Some(Given(Arc::new(credentials)));
 }

@@ -12,7 +12,8 @@ use fred::types::config::{
 };
 use fred::types::{Builder, RespVersion};
 
-use super::credentials::{Ask, Asked, Provider};
+use super::Given;
+use super::credentials::{Ask, Asked};
 use crate::config::{Address, Config, Login, Protocol, Secret};
 use crate::error::Error;
 
@@ -130,7 +131,7 @@ fn read(fred: &Fred, connection: &ConnectionConfig) -> Result<Config, Error> {
     };
     match &fred.credential_provider {
         Some(provider) => {
-            config.credentials = Some(Provider::new(Fetched(provider.clone())));
+            config.credentials = Some(Given(Arc::new(Fetched(provider.clone()))));
             // fred asks the same provider for sentinels.
             if fred.server.is_sentinel() {
                 config.sentinel_credentials.clone_from(&config.credentials);

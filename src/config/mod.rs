@@ -32,7 +32,9 @@ mod server;
 pub(crate) mod tls;
 mod url;
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -491,4 +493,27 @@ fn all<H: Into<String>>(servers: impl IntoIterator<Item = (H, u16)>) -> Vec<Serv
     servers
         .map(|(host, port)| Server::new(host, port))
         .collect()
+}
+
+/// Something of the application's. Only the same one is equal to it, and nothing of it is shown.
+pub(crate) struct Given<T: ?Sized>(pub(crate) Arc<T>);
+
+impl<T: ?Sized> Clone for Given<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: ?Sized> PartialEq for Given<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T: ?Sized> Eq for Given<T> {}
+
+impl<T: ?Sized> fmt::Debug for Given<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
 }

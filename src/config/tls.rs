@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use super::Config;
+use super::{Config, Given};
 use crate::error::Error;
 
 /// A TLS configuration, for rustls: which authorities to trust, and how the client proves its identity. Passed to
@@ -55,14 +55,10 @@ pub struct Tls {
     pub(crate) certificate: Option<Certificate>,
     pub(crate) server_name: Option<String>,
     /// Made by the application, in place of roots and certificate.
-    pub(crate) rustls: Option<Rustls>,
+    pub(crate) rustls: Option<Given<ClientConfig>>,
     /// Why the configuration of another client cannot be used.
     pub(crate) flaw: Option<&'static str>,
 }
-
-/// A configuration that the application has made. Only the same one is equal to it.
-#[derive(Clone)]
-pub(crate) struct Rustls(pub(crate) Arc<ClientConfig>);
 
 /// The certificate chain and the private key with which the client proves its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +114,7 @@ impl Tls {
     /// ```
     pub fn rustls(config: impl Into<Arc<ClientConfig>>) -> Self {
         Self {
-            rustls: Some(Rustls(config.into())),
+            rustls: Some(Given(config.into())),
             ..Self::default()
         }
     }
@@ -268,21 +264,6 @@ setters! { Config:
     /// # Ok::<(), redlatch::Error>(())
     /// ```
     tls(tls: Tls) => tls = Some(tls);
-}
-
-impl PartialEq for Rustls {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Rustls {}
-
-/// Omits the configuration, which holds a key.
-impl fmt::Debug for Rustls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("..")
-    }
 }
 
 /// Omits the text, which may be a key.

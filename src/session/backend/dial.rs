@@ -145,7 +145,7 @@ impl Dialer {
         let address = self.address(server);
         match &self.config.connector {
             Some(connector) => {
-                let opened = AssertUnwindSafe(async { connector.open(address).await });
+                let opened = AssertUnwindSafe(async { connector.0.open(address).await });
                 let panicked = |_| Err(io::Error::other("the connector panicked"));
                 let stream = opened.catch_unwind().await.unwrap_or_else(panicked)?;
                 Ok(Arc::new(Opened::new(stream)))

@@ -88,7 +88,7 @@ impl Dialer {
         let (place, address) = (server.to_string(), self.address(server));
         // Its lifetime counts from before it was made.
         let began = BootInstant::now();
-        let asked = AssertUnwindSafe(async { provider.ask(&address).await }).catch_unwind();
+        let asked = AssertUnwindSafe(async { provider.0.ask(&address).await }).catch_unwind();
         let asked = asked.map(|asked| match asked {
             Ok(answered) => answered.map_err(io::Error::other),
             Err(_) => Err(io::Error::other("they panicked")),
