@@ -1,6 +1,5 @@
 //! How connections are opened, where that is not left to the network of this machine.
 
-use super::setters;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
 //! Users and passwords that change while a client lives.
 
-use super::{Given, setters};
+use super::Given;
 use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::Arc;

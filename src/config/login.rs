@@ -1,6 +1,5 @@
 //! The user and the password that a client logs in with, to servers and to sentinels.
 
-use super::setters;
 use std::time::Duration;
 
 use super::Config;

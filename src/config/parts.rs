@@ -13,7 +13,7 @@ use super::server::{PORT, SENTINEL_PORT};
 #[cfg(feature = "tls")]
 use super::tls::{Certificate, Pem, Tls};
 use super::url::duration;
-use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
+use crate::config::{Config, Deployment, Protocol, Secret, Server};
 use crate::error::Error;
 
 /// Makes a function for each field that reads it. Serde's own error about a value of another type repeats the value,

@@ -1,6 +1,5 @@
 //! The settings for TLS.
 
-use super::setters;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -91,7 +91,7 @@ struct ReplicaQueue {
 
 /// One call that waits.
 struct ReplicaWaiter {
-    hold: Arc<dyn Request>,
+    hold: Arc<dyn Look>,
     /// The group of its key: keys of different groups cannot be in one script.
     group: u16,
     end: BootInstant,
@@ -118,7 +118,7 @@ impl Backend {
     /// if it asks for none.
     ///
     /// Dropping the future leaves at most a check of the hold in flight.
-    pub(crate) async fn acknowledged(&self, hold: Arc<dyn Request>) -> Result<Acknowledged, Error> {
+    pub(crate) async fn acknowledged(&self, hold: Arc<dyn Look>) -> Result<Acknowledged, Error> {
         let look = hold.call();
         let key = look.keys.first().copied().unwrap_or_default();
         let began = BootInstant::now();
