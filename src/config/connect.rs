@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Config, Given};
+use super::Config;
+use super::Given;
 
 /// Opens the connections of a client: turns an address into a stream that can be read and written. Passed to
 /// [`Config::connector`].

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use super::{Config, Given};
+use super::Config;
+use super::Given;
 use crate::error::Error;
 
 /// A TLS configuration, for rustls: which authorities to trust, and how the client proves its identity. Passed to

@@ -19,7 +19,8 @@ pub(super) struct Connection {
     pub(super) is_resp3: bool,
     /// The number of the database that its commands are about.
     pub(super) database: u32,
-    /// The channels that it listens to, and the sharded ones: a single server keeps them apart by nothing but their names.
+    /// The channels that it listens to, and the sharded ones, which a single server keeps apart by nothing but their
+    /// names.
     pub(super) channels: [BTreeSet<Vec<u8>>; 2],
     /// The keys that it watches, each with its database and what was stored there.
     pub(super) watched: Vec<(u32, Vec<u8>, Option<Entry>)>,

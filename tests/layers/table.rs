@@ -439,12 +439,9 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::runs", "lock::distributed"),
         (
             "lock::kinds",
-            "lock::distributed lock::fair lock::fenced lock::multi lock::multi_guard lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",
+            "lock::distributed lock::fair lock::fenced lock::holder lock::multi lock::multi_guard lock::named lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",
         ),
-        (
-            "lock::named",
-            "lock::distributed lock::fair lock::fenced lock::holder lock::plain lock::read_write lock::reentrant lock::spin",
-        ),
+        ("lock::named", "lock::distributed lock::holder"),
         (
             "lock::*",
             "lock::handle lock::holder lock::member lock::methods",
