@@ -29,7 +29,8 @@ setters! { ClientBuilder:
     /// Declares that this server never loses what it has answered, because it writes each command to disk before it
     /// answers (`appendfsync always`). This is a fact about the server, and so belongs to the client that talks to it
     /// rather than to a lock. The server then votes on a [`RedLock`](crate::RedLock) immediately after a
-    /// restart if its data is still there. A replica that takes its place abstains regardless.
+    /// restart if its data is still there. A replica that takes its place abstains regardless, unless it restarts
+    /// before the first call there, since nothing then shows that it was promoted.
     ///
     /// If the declaration is wrong, two owners may hold a `RedLock` after a restart.
     ///
