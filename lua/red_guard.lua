@@ -5,7 +5,7 @@
 -- KEYS[+1] the server epoch, a string: run id:replication id:time since which nothing was forgotten, in
 --   microseconds:cause
 -- ARGV[+1] longest lease of the fleet, in milliseconds
--- ARGV[+2] run or data: an epoch counts only in the run of the server that wrote it, or wherever it is found
+-- ARGV[+2] run or data: the epoch of another run counts only if it is later than this one's start, or in any case
 -- ARGV[+3] wait or trust: whether a server that forgot nothing but what was before its start abstains or votes
 -- ARGV[+4] lifetime of the epoch, counted from each call, in milliseconds, 0 for no end
 -- Returns abstains, milliseconds until it votes, cause: started, cleared, replication or clock

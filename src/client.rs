@@ -20,7 +20,7 @@ use crate::stats::Stats;
 /// A client is cheap to clone. All clones share two connections to the server, one for commands and one for messages;
 /// in a cluster, two to each primary that is needed. There is no connection pool: the commands of all tasks travel on
 /// one connection without waiting for each other. Only a [`PlainLock`](crate::PlainLock) that works without scripts
-/// uses a third connection.
+/// uses a third connection, and another one while a call there takes longer than 250 ms.
 ///
 /// A client is bound to the tokio runtime on which it was connected. Once that runtime has ended, every call returns
 /// [`Closed`](crate::ErrorKind::Closed). The client may be used from other runtimes, which must have their timers
@@ -388,7 +388,8 @@ impl Client {
     ///
     /// This takes at most about one [`command_timeout`](ClientBuilder::command_timeout) plus one second. If a server
     /// does not answer within that time, the locks and leased permits that could not be released on it become free when
-    /// their leases end.
+    /// their leases end. If the runtime on which the client was connected is at rest, the call returns a second later,
+    /// and that runtime does the rest once it runs again.
     ///
     /// # Cancel safety
     ///

@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::clock::BootInstant;
@@ -277,6 +277,8 @@ impl Execution {
         // server may have been told, though it has not answered. A hold that has ended before is being released, and
         // what is set for it would go with that: its lock is taken anew.
         let mut lease = Some(guard.leave()).filter(|lease| !lease.hold.lock().has_ended());
+        // The release of that hold may not have been noted yet.
+        let mut may_be_ours = lease.is_none();
         let mut outage = FailureStreak::default();
         // Also when the period has passed meanwhile: the lease may last longer.
         loop {
@@ -287,6 +289,10 @@ impl Execution {
                 None => match taken(handle).await {
                     Ok(Some(guard)) => {
                         lease = Some(guard.leave());
+                        continue;
+                    }
+                    Ok(None) if std::mem::take(&mut may_be_ours) => {
+                        sleep(SHORTEST_LEASE).await;
                         continue;
                     }
                     Ok(None) => {

@@ -16,7 +16,7 @@
 
 use std::pin::pin;
 
-use futures_util::TryFutureExt;
+use futures_util::FutureExt;
 use tokio::task::consume_budget;
 use tokio::time::timeout;
 use tracing::{Instrument, Span, debug, debug_span};
@@ -43,8 +43,12 @@ impl AcquireRequest {
     /// A `deadline` with a limit is an instant, so the time in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let call = self.counted();
-        // No `match`, which would keep room for the guard as long as the call waits.
-        let taken = self.acquire_member(deadline).and_then(acknowledged).await;
+        let taken = loop {
+            // Nothing keeps room for the guard as long as the call waits.
+            if let Some(taken) = self.acquire_member(deadline).then(acknowledged).await {
+                break taken;
+            }
+        };
         call.ended(deadline, &taken);
         taken
     }

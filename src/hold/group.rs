@@ -4,7 +4,7 @@
 //! keeps what it holds as guards in the future of the call, so dropping the future gives everything back. If nobody
 //! polls the call, a task does that, since the guards would be renewed for as long as the process lives.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::replication::all_acknowledged;
 use super::request::AcquireRequest;
 use crate::error::Error;
 use crate::options::{Deadline, LeaseMode};
-use crate::session::place::UNPOLLED;
+use crate::session::place::{SHOWN_WITHIN, UNPOLLED};
 
 /// Acquires all the locks, or returns `None` if one of them was busy until the limit. The guards are in the order of
 /// the locks.
@@ -56,6 +56,8 @@ async fn gather(
     let mut members: Vec<_> = requests.into_iter().enumerate().collect();
     members.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&members)?;
+    let asks = |(_, request): &Member| request.client.settings.min_replicas.is_some();
+    let asks_replicas = members.iter().any(asks);
     loop {
         let mut gathering = Gathering::new(members.clone(), hold_and_wait);
         // Until that is granted, the set holds nothing that others could wait for.
@@ -64,7 +66,7 @@ async fn gather(
         };
         gathering.next = taken;
         let completed = complete(gathering, deadline);
-        if taken == members.len() {
+        if taken == members.len() && !asks_replicas {
             return completed.await;
         }
         if let Some(completed) = members[0].1.while_polled(completed).await {
@@ -264,26 +266,25 @@ fn ensure_distinct(members: &[Member]) -> Result<(), Error> {
 /// Waits for a future, and meanwhile extends the leases that nobody renews, so that none expires. The caller of a set
 /// cannot do so, since it has no guard yet.
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
-    let fixed: Vec<_> = held
-        .iter()
-        .filter_map(|(_, guard)| match guard.request.lease_mode {
-            LeaseMode::Fixed(lease) => Some((guard, lease.get())),
-            LeaseMode::Renewed(_) => None,
+    let keep = held.iter().filter_map(|(_, guard)| {
+        let LeaseMode::Fixed(lease) = guard.request.lease_mode else {
+            return None;
+        };
+        let lease = lease.get();
+        Some(async move {
+            // A lock that is lost is detected when the set is complete.
+            while !guard.is_lost() {
+                // By what is left, since the set may wait for one lock after another in that time.
+                if guard.remaining() < lease / 3 * 2 {
+                    guard.extend(lease).await.ok();
+                }
+                sleep(lease / 24).await;
+            }
         })
-        .collect();
-    let Some(shortest) = fixed.iter().map(|(_, lease)| *lease).min() else {
-        return future.await;
-    };
+    });
     let keep = async {
-        loop {
-            // By what is left of each, since the set may wait for one lock after another in that time. A lock that is
-            // lost is detected when the set is complete.
-            let due = fixed
-                .iter()
-                .filter(|(guard, lease)| !guard.is_lost() && guard.remaining() < *lease / 3 * 2);
-            join_all(due.map(|(guard, lease)| guard.extend(*lease))).await;
-            sleep(shortest / 24).await;
-        }
+        join_all(keep).await;
+        pending().await
     };
     // Biased, so that no extension begins once the future is done.
     tokio::select! {
@@ -322,12 +323,17 @@ impl AcquireRequest {
     where
         F: Future + Send + 'static,
     {
+        // Dropped behind the part, so that a dropped call has dropped it by then.
+        let (shows, mut shown) = watch::channel(());
         let part = Arc::new(Mutex::new(Some(Box::pin(part))));
         // Weak, so that the part ends with the call.
         let watched = Arc::downgrade(&part);
-        let (shows, mut shown) = watch::channel(());
         self.client.spawn(async move {
-            while let Ok(Ok(())) = timeout(UNPOLLED * 2, shown.changed()).await {}
+            // Once more, since after a pause of the process both timers come late.
+            while let Ok(Ok(())) = match timeout(UNPOLLED * 2, shown.changed()).await {
+                Err(_) => timeout(SHOWN_WITHIN, shown.changed()).await,
+                shown => shown,
+            } {}
             // Dropped outside the mutex, since its drop may run any code.
             drop(watched.upgrade().and_then(|part| lock(&part).take()));
         });

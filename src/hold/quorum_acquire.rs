@@ -369,8 +369,8 @@ async fn ask(
     loop {
         if let Some(hold) = request.own(&local) {
             // The owner may have acquired it alone, from a server that does not vote. Once it has stood for the longest
-            // lease, every grant from before it has ended.
-            if !hold.record.is_vote() && hold.held_for() < longest.get() {
+            // lease, every grant from before it has ended. It counts from the request, which may have been on its way.
+            if !hold.record.is_vote() && hold.held_for() < longest.get() + hold.timeout {
                 let mut attempt = Attempt::new(&request, &local);
                 let _asking = attempt.turn().await?;
                 let polling = attempt.poll(AcquireMode::JoinOnly, longest).await?;

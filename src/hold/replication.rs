@@ -33,16 +33,10 @@ impl LockGuard {
     pub(super) async fn acknowledged(self) -> Result<Self, Error> {
         match self.request.client.settings.min_replicas {
             Some(asked) if !self.hold.record.is_acknowledged() => {
-                Box::pin(self.await_replicas(asked)).await
+                Box::pin(self.ask_replicas(asked)).await
             }
             _ => Ok(self),
         }
-    }
-
-    async fn await_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
-        let request = self.request.clone();
-        let acknowledged = request.while_polled(self.ask_replicas(asked)).await;
-        acknowledged.unwrap_or_else(|| Err(request.too_late()))
     }
 
     async fn ask_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
@@ -81,11 +75,18 @@ impl LockGuard {
     }
 }
 
-/// Does the same for a lock, if it was acquired.
-pub(super) async fn acknowledged(taken: Option<LockGuard>) -> Result<Option<LockGuard>, Error> {
+/// Does the same for a lock, if it was acquired. Returns `None` if nobody polled the call meanwhile: the lock was given
+/// back, and the call begins again.
+pub(super) async fn acknowledged(
+    taken: Result<Option<LockGuard>, Error>,
+) -> Option<Result<Option<LockGuard>, Error>> {
     match taken {
-        Some(guard) => guard.acknowledged().await.map(Some),
-        None => Ok(None),
+        Ok(Some(guard)) if guard.request.client.settings.min_replicas.is_some() => {
+            let request = guard.request.clone();
+            let acknowledged = Box::pin(request.while_polled(guard.acknowledged()));
+            Some(acknowledged.await?.map(Some))
+        }
+        taken => Some(taken),
     }
 }
 

@@ -176,12 +176,14 @@ impl QuorumAcquire {
     /// Returns the pauses of a waiter that no message reaches. The longer it has waited, the less often it asks, so
     /// that it gets in late by only a part of the time waited. With a random part of up to `apart`, if that is long.
     fn pauses(&self, waited: Duration, apart: Duration) -> WakeSource {
+        let cap = self.requests[0].client.settings.poll_cap;
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
+        let longest = longest.min(cap);
         let mut pauses = Backoff::exponential().up_to(longest);
         if apart > APART {
             pauses = pauses.jitter(apart);
         }
-        WakeSource::pauses(pauses, self.requests[0].client.settings.poll_cap)
+        WakeSource::pauses(pauses, cap + apart)
     }
 }
 

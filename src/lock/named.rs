@@ -11,7 +11,8 @@ use crate::owner::Owner;
 /// A [`DistributedLock`] that is one name on one server: it has a lease, an owner and queries.
 ///
 /// All kinds implement it except the sets of locks, [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock):
-/// [`ReentrantLock`], [`FencedLock`], [`FairLock`], [`SpinLock`], [`PlainLock`] and both sides of a
+/// [`ReentrantLock`](crate::ReentrantLock), [`FencedLock`](crate::FencedLock), [`FairLock`](crate::FairLock),
+/// [`SpinLock`](crate::SpinLock), [`PlainLock`](crate::PlainLock) and both sides of a
 /// [`ReadWriteLock`](crate::ReadWriteLock). The methods do what the methods of these types with the same names do;
 /// their pages have the errors, the cancel safety and what differs between the kinds.
 ///

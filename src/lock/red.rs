@@ -111,8 +111,8 @@ use crate::protocol::hold_key::Kind;
 /// if this hold was still there.
 ///
 /// The lock acts for one owner: the current one, or the owner that [`owned_by`](Self::owned_by) or a member names.
-/// With reentrant members, this owner may acquire the lock again. A member that it has held for less than `max_lease`
-/// counts only if its server does not abstain, since the owner may have acquired it alone.
+/// With reentrant members, this owner may acquire the lock again. A member that it acquired alone, less than `max_lease`
+/// ago, counts only if its server does not abstain.
 ///
 /// # Examples
 ///

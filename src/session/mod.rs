@@ -411,10 +411,13 @@ impl Session {
     /// What can be released is released first, for which there is the command timeout and one second more. The client's
     /// runtime may be at rest, in which case that happens once it runs again.
     pub(crate) async fn close(&self) {
+        // Kept until everything that is owed for these holds has a token of its own.
+        let owing = self.reaper.owing();
         self.closing.cancel();
         self.lose_all();
+        drop(owing);
         let patience = self.settings.command_timeout + FINISH * 2;
-        let closed = timeout(patience, self.closed.cancelled());
+        let closed = async { timeout(patience, self.closed.cancelled()).await };
         self.timed(closed).await.ok();
     }
 
@@ -532,7 +535,7 @@ async fn serve(
         .finish(session.settings.command_timeout + FINISH)
         .await;
     // Only now: the releases above went over these connections.
-    backend.close().await;
+    backend.close();
     debug!(target: "redlatch", client = %session.client_name, took = ?started.until(BootInstant::now()), "closed");
     drop(ended);
 }

@@ -92,10 +92,11 @@ impl PermitRecord {
     pub(crate) fn undo(self: &Arc<Self>) -> Result<Undo<Arc<Self>>, Error> {
         let mut records = self.permits.lock();
         let open = records.as_mut().ok_or_else(Error::closed)?;
+        // Before others see it: all earlier requests were answered, or their outcome is noted as unknown.
+        self.over.clear();
+        self.lock().ends = None;
         open.insert(self.id, (self.clone(), true));
         drop(records);
-        // All earlier requests were answered, or their outcome is noted as unknown.
-        self.over.clear();
         Ok(Undo::arm(self.clone()))
     }
 
@@ -329,7 +330,11 @@ impl PermitRegistry {
             }
             !state.was_passed
         });
-        unpolled.into_iter().for_each(|record| self.post(record));
+        for record in unpolled {
+            // A thread that was stopped may send its request again behind this.
+            record.decide();
+            self.post(record);
+        }
         next.map(|next| now.until(next))
     }
 

@@ -28,7 +28,7 @@ use crate::owner::Owner;
 /// for it.
 pub(crate) const UNPOLLED: Duration = Duration::from_secs(1);
 /// How long it has for that. Longer than an executor is usually busy with other tasks.
-pub(super) const SHOWN_WITHIN: Duration = Duration::from_millis(100);
+pub(crate) const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
 /// What a call in the local queue may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -272,4 +272,7 @@ fn client_whose_runtime_rests_is_closed_all_the_same() {
     });
     // The runtime runs again.
     rests.block_on(eventually_free(&server, "k"));
+    // Outside of any runtime.
+    let client = rests.block_on(self::client(&server));
+    block_on(client.close());
 }

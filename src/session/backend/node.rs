@@ -361,13 +361,13 @@ impl Node {
     }
 
     /// Closes the connections.
-    pub(super) async fn close(&self) {
+    pub(super) fn close(&self) {
         self.listener.close();
         self.commands.close();
         if let Some(replicas) = &self.replicas {
             replicas.close();
         }
-        self.transactions.close().await;
+        self.transactions.close();
     }
 }
 

@@ -1,8 +1,8 @@
 //! Compare and change without scripts: WATCH, GET, MULTI, DEL or PEXPIRE, EXEC.
 //!
 //! Transactions have a connection of their own, since watched keys and queued commands belong to a connection. They run
-//! one sequence at a time. A sequence that is not completed closes its connection, and the server drops what it has not
-//! carried out.
+//! one sequence at a time, and leave one that takes long the connection that it has. A sequence that is not completed
+//! closes its connection, and the server drops what it has not carried out.
 //!
 //! The call ([`Steps`]) decides from what was read what to change; this module carries it out. Taking a free
 //! key, and looking, need no transaction. They go over the connection for commands, and so stay in order with its
@@ -12,14 +12,15 @@
 //!
 //! 1. Nothing changes before EXEC is sent. A sequence that fails before EXEC did not run; one that fails after it is in
 //!    doubt.
-//! 2. The connection in `idle` has no watched key and no queued command.
+//! 2. A connection that is not locked has no watched key and no queued command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -107,7 +108,7 @@ impl Node {
     }
 }
 
-/// How long the sequence under way is waited for. The next one then gets a connection of its own.
+/// How long the sequence under way is waited for. Those behind it then get another connection.
 const TURN: Duration = Duration::from_millis(250);
 
 /// A replica answers a look too, and may be out of date. This refuses its answer.
@@ -119,13 +120,15 @@ pub(super) struct Transactions {
     dialer: Dialer,
     /// The runtime of its connections. The caller that runs a transaction may be on another one.
     runtime: Handle,
-    /// A connection on which nothing is watched or queued, with the number that the connection for commands had when it
-    /// was made. If that number has changed, the server may have too.
-    ///
-    /// Locked for the whole sequence, so that sequences wait for each other: not for long, since one may be part of a
-    /// future that nobody polls.
-    idle: Mutex<Option<(u64, Link)>>,
+    present: std::sync::Mutex<Arc<Mutex<Idle>>>,
 }
+
+/// A connection on which nothing is watched or queued, with the number that the connection for commands had when it was
+/// made. If that number has changed, the server may have too.
+///
+/// Locked for the whole sequence, so that sequences wait for each other: not for long, since one may be part of a future
+/// that nobody polls.
+type Idle = Option<(u64, Link)>;
 
 impl Transactions {
     /// Makes no connection: most clients never need one.
@@ -133,7 +136,7 @@ impl Transactions {
         Self {
             dialer,
             runtime: runtime.clone(),
-            idle: Mutex::new(None),
+            present: std::sync::Mutex::default(),
         }
     }
 
@@ -158,9 +161,9 @@ impl Transactions {
         };
         let end = BootInstant::now().plus(budget);
         let done = async {
-            let mut idle = timeout(TURN.min(budget / 4), self.idle.lock()).await.ok();
+            let mut idle = self.turn(TURN.min(budget / 4)).await;
             // Put back only once the sequence is complete.
-            let mut line = match idle.as_mut().and_then(|idle| idle.take()) {
+            let mut line = match idle.take() {
                 Some((at, line)) if at == epoch && !line.is_due() => line,
                 _ => self.dial().await.map_err(Broken::Unsent)?,
             };
@@ -174,9 +177,7 @@ impl Transactions {
                 Fault::Broken(Broken::Unsent(error)) => broken(error).into(),
                 fault => fault,
             })?;
-            if let Some(idle) = &mut idle {
-                **idle = Some((epoch, line));
-            }
+            *idle = Some((epoch, line));
             Ok(answer)
         };
         match timeout(budget, done).await {
@@ -186,11 +187,28 @@ impl Transactions {
         }
     }
 
-    /// Closes the connection, once the sequence under way has ended.
-    pub(super) async fn close(&self) {
-        if let Ok(mut idle) = timeout(TURN, self.idle.lock()).await {
-            idle.take();
+    /// Waits for the turn to run a sequence. Whoever waits in vain for so long leaves the connection to the sequence under
+    /// way, and has the next ones share another.
+    async fn turn(&self, at_most: Duration) -> OwnedMutexGuard<Idle> {
+        loop {
+            let present = self.present().clone();
+            if let Ok(turn) = timeout(at_most, present.clone().lock_owned()).await {
+                return turn;
+            }
+            let mut next = self.present();
+            if Arc::ptr_eq(&next, &present) {
+                *next = Arc::default();
+            }
         }
+    }
+
+    fn present(&self) -> MutexGuard<'_, Arc<Mutex<Idle>>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the connection: at once, or at the end of the sequence under way.
+    pub(super) fn close(&self) {
+        *self.present() = Arc::default();
     }
 
     /// Connects on the runtime of the client.
