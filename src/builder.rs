@@ -305,7 +305,8 @@ setters! { ClientBuilder:
     max_hold(longest: Duration) => settings.max_hold = Some(longest);
 
     /// Sets how long a waiter waits for a message before it asks the server again, in case a message was lost or the
-    /// holder publishes none. From 10 ms to a day; 5 seconds by default.
+    /// holder publishes none. From 10 ms to a day; 5 seconds by default. Calls for a [`RedLock`](crate::RedLock) that
+    /// collide wait for up to a second more.
     ///
     /// # Examples
     ///

@@ -20,7 +20,7 @@ use crate::stats::Stats;
 /// A client is cheap to clone. All clones share two connections to the server, one for commands and one for messages;
 /// in a cluster, two to each primary that is needed. There is no connection pool: the commands of all tasks travel on
 /// one connection without waiting for each other. Only a [`PlainLock`](crate::PlainLock) that works without scripts
-/// uses a third connection, and another one while a call there takes longer than 250 ms.
+/// uses a third connection, and another one while calls there take longer than 250 ms.
 ///
 /// A client is bound to the tokio runtime on which it was connected. Once that runtime has ended, every call returns
 /// [`Closed`](crate::ErrorKind::Closed). The client may be used from other runtimes, which must have their timers

@@ -483,6 +483,7 @@ setters! { Config:
 }
 
 impl Default for Config {
+    /// Returns the configuration of `redis://127.0.0.1:6379`.
     fn default() -> Self {
         Self::server("127.0.0.1", server::PORT)
     }

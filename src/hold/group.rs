@@ -56,26 +56,15 @@ async fn gather(
     let mut members: Vec<_> = requests.into_iter().enumerate().collect();
     members.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&members)?;
-    let asks = |(_, request): &Member| request.client.settings.min_replicas.is_some();
-    let asks_replicas = members.iter().any(asks);
     loop {
-        let mut gathering = Gathering::new(members.clone(), hold_and_wait);
-        // Until that is granted, the set holds nothing that others could wait for.
-        let Some(taken) = gathering.take(0, members.len(), deadline).await? else {
-            return Ok(None);
-        };
-        gathering.next = taken;
-        let completed = complete(gathering, deadline);
-        if taken == members.len() && !asks_replicas {
-            return completed.await;
-        }
+        let completed = complete(Gathering::new(members.clone(), hold_and_wait), deadline);
         if let Some(completed) = members[0].1.while_polled(completed).await {
             return completed;
         }
     }
 }
 
-/// Acquires the locks behind those that are held, and checks that none was lost meanwhile.
+/// Acquires the locks, and checks that none was lost meanwhile.
 async fn complete(
     mut gathering: Gathering,
     deadline: Deadline,

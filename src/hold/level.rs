@@ -51,10 +51,19 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
-        let (request, local, reentered) = (self.clone(), local.clone(), hold.clone());
-        let reentered = async move { request.reenter_in_turn(&local, &reentered).await };
-        let guard = self.client.in_task(hold, reentered).await?;
-        // The task may have been done long before this call was polled.
+        let guard = loop {
+            let (request, local, hold) = (self.clone(), local.clone(), hold.clone());
+            let level = async move {
+                let (client, of) = (request.client.clone(), hold.clone());
+                let level = async move { request.reenter_in_turn(&local, &hold).await };
+                client.in_task(&of, level).await
+            };
+            // If nobody polls the call, the level is given back, and the call begins again.
+            if let Some(guard) = self.while_polled(level).await {
+                break guard?;
+            }
+        };
+        // The task may have been done before this call was polled.
         let guard = guard.filter(|guard| !guard.is_lost());
         guard.map(|guard| self.timely(guard)).transpose()
     }

@@ -81,7 +81,10 @@ pub(super) async fn acknowledged(
     taken: Result<Option<LockGuard>, Error>,
 ) -> Option<Result<Option<LockGuard>, Error>> {
     match taken {
-        Ok(Some(guard)) if guard.request.client.settings.min_replicas.is_some() => {
+        Ok(Some(guard))
+            if guard.request.client.settings.min_replicas.is_some()
+                && !guard.hold.record.is_acknowledged() =>
+        {
             let request = guard.request.clone();
             let acknowledged = Box::pin(request.while_polled(guard.acknowledged()));
             Some(acknowledged.await?.map(Some))

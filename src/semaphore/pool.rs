@@ -294,13 +294,7 @@ impl Wanted for PermitCall<'_> {
     type Output = Permits;
 
     async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Permits>, Error> {
-        let others_end = self.pool.counter.client.permits.pass_over(&self.record);
-        let mut asked = self.run().await.unwrap_or_else(Asked::Failed);
-        if let Asked::Busy(refusal) = &mut asked {
-            // By then it shows whether somebody polls those that may have the permits.
-            refusal.remind_in = others_end;
-        }
-        Ok(asked)
+        Ok(self.run().await.unwrap_or_else(Asked::Failed))
     }
 }
 

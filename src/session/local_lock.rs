@@ -111,6 +111,14 @@ impl<D> LocalLocks<D> {
             .collect()
     }
 
+    /// Takes the undos of all requests whose calls have not read the answers. Such a call begins again.
+    pub(super) fn take_lent(&self) -> Vec<D> {
+        let local_locks = self.0.iter();
+        local_locks
+            .flat_map(|local| std::mem::take(&mut local.lock().asked).into_values())
+            .collect()
+    }
+
     /// Returns how many calls wait to ask for a lock.
     pub(crate) fn in_queue(&self) -> usize {
         self.0.iter().map(|local| local.lock().queue.len()).sum()

@@ -59,7 +59,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use futures_util::TryFutureExt;
+use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 use tokio_util::context::TokioContext;
@@ -171,7 +171,7 @@ impl Session {
             settings,
             backend: backend.clone(),
             local_locks,
-            permits: PermitRegistry::new(backend, reaper.clone(), tally.clone()),
+            permits: PermitRegistry::new(&releaser),
             reaper,
             releaser,
             tally,
@@ -392,13 +392,22 @@ impl Session {
 
     /// Gives permits back now. Fails if not all of them were still taken.
     ///
-    /// If this future is dropped before the answer, the `Undo` in it is dropped too, and the reaper goes on with it.
+    /// If this future is dropped before the answer, that goes on.
     pub(crate) async fn return_permits(&self, undo: Undo<Arc<PermitRecord>>) -> Result<(), Error> {
         let returning = async {
             self.ensure_open()?;
             // `run` takes the `Undo`, and the error names the record.
             let record = undo.clone();
-            match undo.run().await? {
+            let mut returned = Box::pin(undo.run());
+            // Sent here. A task waits for the answer, and sends it again if need be, though nobody polls this.
+            let all = match returned.as_mut().now_or_never() {
+                Some(all) => all,
+                None => {
+                    let answered = self.runtime.spawn(returned).await;
+                    answered.unwrap_or_else(|_| Err(Error::closed()))
+                }
+            };
+            match all? {
                 true => Ok(()),
                 false => self.ensure_open().and_then(|()| Err(record.lost())),
             }
@@ -411,11 +420,8 @@ impl Session {
     /// What can be released is released first, for which there is the command timeout and one second more. The client's
     /// runtime may be at rest, in which case that happens once it runs again.
     pub(crate) async fn close(&self) {
-        // Kept until everything that is owed for these holds has a token of its own.
-        let owing = self.reaper.owing();
         self.closing.cancel();
         self.lose_all();
-        drop(owing);
         let patience = self.settings.command_timeout + FINISH * 2;
         let closed = async { timeout(patience, self.closed.cancelled()).await };
         self.timed(closed).await.ok();
@@ -528,6 +534,7 @@ async fn serve(
     session.lose_all();
     // Holds first: what they owe, the queues and the permits are then all with the reaper before it is told to finish.
     session.releaser.leave_queues();
+    drop(session.local_locks.take_lent());
     session.permits.return_all();
     let started = BootInstant::now();
     // A release has its own timeout. This limit is that timeout, plus time for a broken connection to come back.

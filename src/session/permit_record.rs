@@ -9,12 +9,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::backend::Backend;
+use super::place::UNPOLLED;
 use super::reaper::Reaper;
+use super::releaser::Releaser;
+use super::sync::Spawner;
 use super::tally::Tally;
 use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
@@ -97,6 +102,10 @@ impl PermitRecord {
         self.lock().ends = None;
         open.insert(self.id, (self.clone(), true));
         drop(records);
+        let permits = &self.permits;
+        if !permits.is_watched.swap(true, Ordering::Relaxed) {
+            drop(permits.runtime.spawn(permits.clone().watch()));
+        }
         Ok(Undo::arm(self.clone()))
     }
 
@@ -276,22 +285,42 @@ impl Undo<Arc<PermitRecord>> {
 pub(crate) struct PermitRegistry {
     /// Whoever removes a record, and nobody else, has to send what it owes. `None` once the client has closed.
     records: Mutex<Option<Records>>,
+    /// Whether a task looks for calls that nobody polls.
+    is_watched: AtomicBool,
     backend: Arc<Backend>,
     reaper: Reaper,
     tally: Arc<Tally>,
+    runtime: Spawner,
 }
 
 /// Permit records by their ids, each with whether its permits were not handed out so far.
 type Records = HashMap<u64, (Arc<PermitRecord>, bool)>;
 
 impl PermitRegistry {
-    pub(super) fn new(backend: Arc<Backend>, reaper: Reaper, tally: Arc<Tally>) -> Arc<Self> {
+    pub(super) fn new(releaser: &Releaser) -> Arc<Self> {
         Arc::new(Self {
             records: Mutex::new(Some(HashMap::new())),
-            backend,
-            reaper,
-            tally,
+            is_watched: AtomicBool::new(false),
+            backend: releaser.backend.clone(),
+            reaper: releaser.reaper.clone(),
+            tally: releaser.tally.clone(),
+            runtime: releaser.runtime.clone(),
         })
+    }
+
+    /// Gives back each second what calls may have that nobody polls, until no call asks.
+    async fn watch(self: Arc<Self>) {
+        loop {
+            sleep(UNPOLLED).await;
+            if self.pass_over() {
+                continue;
+            }
+            self.is_watched.store(false, Ordering::Relaxed);
+            // A call that has come since has found the mark or is found here.
+            if !self.pass_over() || self.is_watched.swap(true, Ordering::Relaxed) {
+                return;
+            }
+        }
     }
 
     /// Gives everything back in the background.
@@ -307,35 +336,33 @@ impl PermitRegistry {
         }
     }
 
-    /// Gives back what the server may have granted to other calls for the semaphore of `mine`, if nobody polls them:
-    /// the time of their requests is over. Such a call begins again when it is polled. Returns how long it takes until
-    /// this can be said of the next one, if there is any.
-    ///
-    /// Called before the permits of `mine` are requested, so that the request comes behind what is given back.
-    pub(crate) fn pass_over(&self, mine: &PermitRecord) -> Option<Duration> {
+    /// Gives back what the server may have granted to calls that nobody polls: the time of their requests is over. Such
+    /// a call begins again when it is polled. Returns whether any other call asks.
+    fn pass_over(&self) -> bool {
         // As in the `post` of a record.
         let _owing = self.reaper.owing();
         let now = BootInstant::now();
-        let (mut unpolled, mut next) = (Vec::new(), None);
-        self.lock().as_mut()?.retain(|id, (record, is_asking)| {
-            let is_other = *is_asking && *id != mine.id;
-            if !is_other || record.key.name.key() != mine.key.name.key() {
-                return true;
-            }
+        let (mut unpolled, mut asks) = (Vec::new(), false);
+        let mut records = self.lock();
+        let open = records.iter_mut().flatten();
+        for (record, is_asking) in open.map(|(_, entry)| entry) {
             let mut state = record.lock();
-            state.was_passed = state.ends.is_some_and(|ends| now >= ends);
+            state.was_passed = *is_asking && state.ends.is_some_and(|ends| now >= ends);
             match state.was_passed {
                 true => unpolled.push(record.clone()),
-                false => next = next.into_iter().chain(state.ends).min(),
+                false => asks |= *is_asking,
             }
-            !state.was_passed
-        });
+        }
+        for record in &unpolled {
+            records.as_mut().and_then(|open| open.remove(&record.id));
+        }
+        drop(records);
         for record in unpolled {
             // A thread that was stopped may send its request again behind this.
             record.decide();
             self.post(record);
         }
-        next.map(|next| now.until(next))
+        asks
     }
 
     /// Returns how many permit records there are.

@@ -174,6 +174,8 @@ impl Watchdog {
     /// Called by the task when a deadline has passed or the server has denied the hold, by a guard that notices first,
     /// and by calls that displace the hold, release it by force, or close the client.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
+        // A client that closes passes over a hold that has ended. So this comes before, until the `Undo` has its own.
+        let _owing = self.releaser.reaper.owing();
         let guarded = hold.is_guarded();
         // The server says only that the hold is gone. A message may have said why.
         let left = hold.end(match loss {

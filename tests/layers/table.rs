@@ -323,7 +323,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::reaper", "session::backend session::ledger"),
         (
             "session::permit_record",
-            "session::backend session::reaper session::tally session::undo",
+            "session::backend session::place session::reaper session::releaser session::sync session::tally session::undo",
         ),
         (
             "session::unlock",

@@ -18,7 +18,8 @@ fn is_ready<F: Future>(future: &mut Pin<Box<F>>) -> bool {
 }
 
 /// Polls a call `before` times while the only permit is out, `after` times once it is free, and then no more. Another
-/// call of its process has the permit all the same, and so has the first one when it is polled again.
+/// call of its process, or of another one, has the permit all the same, and so has the first one when it is polled
+/// again.
 macro_rules! unpolled_calls {
     ($semaphore:ident) => {
         let polls = (0..POLLS).flat_map(|before| (1..POLLS).map(move |after| (before, after)));
@@ -43,7 +44,8 @@ macro_rules! unpolled_calls {
             if has_ended {
                 continue;
             }
-            let next = timeout(secs(10), here.acquire()).await.expect(&what);
+            let other = [&here, &there][(before + after) % 2];
+            let next = timeout(secs(10), other.acquire()).await.expect(&what);
             next.unwrap().release().await.unwrap();
             let first = timeout(secs(10), unpolled).await.expect(&what).unwrap();
             assert_eq!(here.available_permits().await.unwrap(), 0, "{what}");
@@ -54,7 +56,7 @@ macro_rules! unpolled_calls {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_of_a_call_that_nobody_polls_go_to_the_next_call_of_its_process() {
+async fn permits_of_a_call_that_nobody_polls_go_to_the_next_call() {
     unpolled_calls!(semaphore);
     unpolled_calls!(expirable_semaphore);
 }

@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use redlatch::{
-    Client, DistributedLock, Error, ErrorKind, LockGuard, NamedLock, Owner, RedLock, ReentrantLock,
+    Client, DistributedLock, Error, ErrorKind, LockGuard, MultiLock, NamedLock, Owner, RedLock,
+    ReentrantLock,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -221,4 +222,49 @@ async fn grants_that_are_polled_behind_their_lease_displace_nobody() {
         assert!(!guard.is_lost(), "{polls}");
         guard.unlock().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn level_that_nobody_polls_keeps_the_lock_from_nobody() {
+    for call in ["lock", "reenter"] {
+        let (_server, client, other) = two().await;
+        let lock = client.lock("job").owned_by(&Owner::unique());
+        let guard = lock.lock().await.unwrap();
+        let unpolled = begun(call, &lock, &guard);
+        sleep(secs(1)).await;
+        lock.unlock().await.unwrap();
+        let next = timeout(secs(10), other.lock("job").lock()).await;
+        next.expect(call).unwrap().unlock().await.unwrap();
+        drop(unpolled);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_that_was_granted_at_once_and_is_not_polled_is_left_to_others() {
+    let (_server, client, other) = two().await;
+    let set = MultiLock::new(["a", "b"].map(|name| client.lock(name)));
+    set.lock().await.unwrap().unlock().await.unwrap();
+    let mut unpolled = begin(set.lock());
+    sleep(secs(1)).await;
+    for name in ["a", "b"] {
+        let next = timeout(secs(10), other.lock(name).lock()).await;
+        next.expect(name).unwrap().unlock().await.unwrap();
+    }
+    let again = timeout(secs(10), &mut unpolled)
+        .await
+        .expect("it begins again");
+    again.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_closes_gives_back_what_was_granted_to_a_call_that_nobody_polls() {
+    let (_server, client, other) = two().await;
+    let lock = client.lock("job");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let unpolled = begin(lock.lock());
+    sleep(secs(1)).await;
+    assert!(other.lock("job").try_lock().await.unwrap().is_none());
+    client.close().await;
+    assert!(other.lock("job").try_lock().await.unwrap().is_some());
+    assert_eq!(kind(unpolled.await), ErrorKind::Closed);
 }

@@ -189,12 +189,14 @@ impl Transactions {
 
     /// Waits for the turn to run a sequence. Whoever waits in vain for so long leaves the connection to the sequence under
     /// way, and has the next ones share another.
-    async fn turn(&self, at_most: Duration) -> OwnedMutexGuard<Idle> {
+    async fn turn(&self, mut at_most: Duration) -> OwnedMutexGuard<Idle> {
         loop {
             let present = self.present().clone();
             if let Ok(turn) = timeout(at_most, present.clone().lock_owned()).await {
                 return turn;
             }
+            // The other one has to be made first.
+            at_most *= 2;
             let mut next = self.present();
             if Arc::ptr_eq(&next, &present) {
                 *next = Arc::default();
