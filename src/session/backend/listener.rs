@@ -84,7 +84,7 @@ struct ListenerShared {
 
 /// A command, and where its answer goes.
 struct Order {
-    /// The word of the command: one of [`ChannelCommand`], PING or AUTH.
+    /// The word of the command: about the channel, PING or AUTH.
     command: &'static str,
     /// The channel, or empty without one.
     channel: String,
