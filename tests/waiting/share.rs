@@ -87,8 +87,9 @@ async fn shorter_streaks_give_others_more() {
             .build()
             .await
             .unwrap();
+        // It always waits, and passes the lock on among its own tasks, so that the streaks are what differs.
         let one = client(&server).await;
-        let (sections, _) = contest(&server, [(&many, 8), (&one, 1)]).await;
+        let (sections, _) = contest(&server, [(&many, 8), (&one, 8)]).await;
         many.close().await;
         one.close().await;
         sections["second"] as f64 / sections.values().sum::<u64>() as f64
