@@ -274,8 +274,8 @@ impl Execution {
         }
         let key = guard.request.name.key().clone();
         // Left to its owner, so that nothing releases it when the lease that this process knows of has passed: the
-        // server may have been told, though it has not answered. A hold that has ended before is being released, and
-        // what is set for it would go with that: its lock is taken anew.
+        // server may have been told, though it has not answered. If the hold has ended already, its release is on its
+        // way, and would remove what is set now. The lock is then acquired again.
         let mut lease = Some(guard.leave()).filter(|lease| !lease.hold.lock().has_ended());
         // The release of that hold may not have been noted yet.
         let mut may_be_ours = lease.is_none();

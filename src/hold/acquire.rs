@@ -147,8 +147,8 @@ impl AcquireRequest {
     }
 
     /// Waits for the front, with others ahead. The wait may end earlier: a named owner joins its hold in another
-    /// process, or another call here brings its owner the lock. Returns `None` once
-    /// this call has to ask the server: it has come to the front, or is a reader that has waited long enough.
+    /// process, or another call here brings its owner the lock. Returns `None` once this call has to ask the server:
+    /// it has come to the front, or is a reader that has waited long enough.
     async fn behind_others(
         &self,
         local: &LocalLock,

@@ -4,13 +4,11 @@
 //! keeps what it holds as guards in the future of the call, so dropping the future gives everything back. If nobody
 //! polls the call, a task does that, since the guards would be renewed for as long as the process lives.
 
-use std::future::{pending, poll_fn};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -20,7 +18,6 @@ use super::replication::all_acknowledged;
 use super::request::AcquireRequest;
 use crate::error::Error;
 use crate::options::{Deadline, LeaseMode};
-use crate::session::place::{SHOWN_WITHIN, UNPOLLED};
 
 /// Acquires all the locks, or returns `None` if one of them was busy until the limit. The guards are in the order of
 /// the locks.
@@ -56,9 +53,10 @@ async fn gather(
     let mut members: Vec<_> = requests.into_iter().enumerate().collect();
     members.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&members)?;
+    let members: Arc<[Member]> = members.into();
     loop {
         let completed = complete(Gathering::new(members.clone(), hold_and_wait), deadline);
-        if let Some(completed) = members[0].1.while_polled(completed).await {
+        if let Some(completed) = members[0].1.client.while_polled(completed).await {
             return completed;
         }
     }
@@ -108,7 +106,7 @@ type Member = (usize, AcquireRequest);
 /// 2. It waits for `next` only, which is behind all that it holds.
 struct Gathering {
     /// In the order of their keys.
-    members: Vec<Member>,
+    members: Arc<[Member]>,
     first: usize,
     next: usize,
     /// What is held, in the order in which it was acquired, each with its index in the set.
@@ -123,7 +121,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn new(members: Vec<Member>, hold_and_wait: Duration) -> Self {
+    fn new(members: Arc<[Member]>, hold_and_wait: Duration) -> Self {
         Self {
             members,
             first: 0,
@@ -176,7 +174,8 @@ impl Gathering {
     /// Acquires the member `at`. Returns `false` if it was busy until the limit. After a long wait, the set holds
     /// nothing else.
     async fn take_one(&mut self, at: usize, deadline: Deadline) -> Result<bool, Error> {
-        let (place, request) = self.members[at].clone();
+        let members = self.members.clone();
+        let (place, request) = &members[at];
         // Without held locks, there is nothing to give back; and a single attempt does not wait.
         let hold_and_wait = match deadline == Deadline::Once || self.held.is_empty() {
             true => Duration::MAX,
@@ -198,7 +197,7 @@ impl Gathering {
             return Ok(false);
         };
         self.requests += 1;
-        self.held.push((place, guard));
+        self.held.push((*place, guard));
         Ok(true)
     }
 
@@ -303,42 +302,4 @@ async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     }
     debug!(locks = held.len(), "the set is complete");
     Ok(())
-}
-
-impl AcquireRequest {
-    /// Runs a part of a call that may have guards before it is done. If nobody polls the call for some seconds, a task
-    /// drops that part, so that nobody waits for what it has. Returns `None` then, and the call begins again.
-    pub(super) async fn while_polled<F>(&self, part: F) -> Option<F::Output>
-    where
-        F: Future + Send + 'static,
-    {
-        // Dropped behind the part, so that a dropped call has dropped it by then.
-        let (shows, mut shown) = watch::channel(());
-        let part = Arc::new(Mutex::new(Some(Box::pin(part))));
-        // Weak, so that the part ends with the call.
-        let watched = Arc::downgrade(&part);
-        self.client.spawn(async move {
-            // Once more, since after a pause of the process both timers come late.
-            while let Ok(Ok(())) = match timeout(UNPOLLED * 2, shown.changed()).await {
-                Err(_) => timeout(SHOWN_WITHIN, shown.changed()).await,
-                shown => shown,
-            } {}
-            // Dropped outside the mutex, since its drop may run any code.
-            drop(watched.upgrade().and_then(|part| lock(&part).take()));
-        });
-        loop {
-            shows.send_replace(());
-            let output = poll_fn(|context| match &mut *lock(&part) {
-                Some(part) => part.as_mut().poll(context).map(Some),
-                None => Poll::Ready(None),
-            });
-            if let Ok(output) = timeout(UNPOLLED / 2, output).await {
-                return output;
-            }
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -59,7 +59,7 @@ impl AcquireRequest {
                 client.in_task(&of, level).await
             };
             // If nobody polls the call, the level is given back, and the call begins again.
-            if let Some(guard) = self.while_polled(level).await {
+            if let Some(guard) = self.client.while_polled(level).await {
                 break guard?;
             }
         };

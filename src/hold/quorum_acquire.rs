@@ -164,7 +164,7 @@ impl QuorumAcquire {
                 (asked, quorum_state)
             };
             // Otherwise nobody polled this call, and what it had was given back.
-            if let Some(decided) = first.while_polled(decided).await {
+            if let Some(decided) = first.client.while_polled(decided).await {
                 break decided;
             }
         };

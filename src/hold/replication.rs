@@ -85,8 +85,8 @@ pub(super) async fn acknowledged(
             if guard.request.client.settings.min_replicas.is_some()
                 && !guard.hold.record.is_acknowledged() =>
         {
-            let request = guard.request.clone();
-            let acknowledged = Box::pin(request.while_polled(guard.acknowledged()));
+            let client = guard.request.client.clone();
+            let acknowledged = Box::pin(client.while_polled(guard.acknowledged()));
             Some(acknowledged.await?.map(Some))
         }
         taken => Some(taken),

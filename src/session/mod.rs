@@ -383,6 +383,15 @@ impl Session {
         task::in_task(&self.releaser.runtime, holds, work).await
     }
 
+    /// Runs a part of a call that may have guards before it is done. If nobody polls the call for some seconds, a task
+    /// drops that part, so that nobody waits for what it has. Returns `None` then, and the call begins again.
+    pub(crate) async fn while_polled<T: 'static>(
+        &self,
+        part: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        task::while_polled(&self.releaser.runtime, part).await
+    }
+
     /// Spawns a future on the client's own runtime, which drops the future when it ends.
     ///
     /// For work that must go on when the caller's future is dropped. It ends with the client's runtime all the same.

@@ -100,7 +100,7 @@ impl PermitRecord {
         // Before others see it: all earlier requests were answered, or their outcome is noted as unknown.
         self.over.clear();
         self.lock().ends = None;
-        open.insert(self.id, (self.clone(), true));
+        open.insert(self.id, self.clone());
         drop(records);
         let permits = &self.permits;
         if !permits.is_watched.swap(true, Ordering::Relaxed) {
@@ -125,12 +125,13 @@ impl PermitRecord {
     /// of the call, or the client has closed.
     pub(crate) fn taken(&self, sent: BootInstant) -> bool {
         self.granted(sent);
-        let mut records = self.permits.lock();
-        let entry = records.as_mut().and_then(|open| open.get_mut(&self.id));
-        let Some((_, is_asking)) = entry else {
+        let records = self.permits.lock();
+        if !records
+            .as_ref()
+            .is_some_and(|open| open.contains_key(&self.id))
+        {
             return false;
-        };
-        *is_asking = false;
+        }
         self.lock().held_since = Some(sent);
         let Self { key, permits, .. } = self;
         permits
@@ -281,10 +282,10 @@ impl Undo<Arc<PermitRecord>> {
     }
 }
 
-/// Every permit record of a client.
+/// Every permit record of a client, by its id.
 pub(crate) struct PermitRegistry {
     /// Whoever removes a record, and nobody else, has to send what it owes. `None` once the client has closed.
-    records: Mutex<Option<Records>>,
+    records: Mutex<Option<HashMap<u64, Arc<PermitRecord>>>>,
     /// Whether a task looks for calls that nobody polls.
     is_watched: AtomicBool,
     backend: Arc<Backend>,
@@ -292,9 +293,6 @@ pub(crate) struct PermitRegistry {
     tally: Arc<Tally>,
     runtime: Spawner,
 }
-
-/// Permit records by their ids, each with whether its permits were not handed out so far.
-type Records = HashMap<u64, (Arc<PermitRecord>, bool)>;
 
 impl PermitRegistry {
     pub(super) fn new(releaser: &Releaser) -> Arc<Self> {
@@ -328,7 +326,7 @@ impl PermitRegistry {
     /// Called once, when the client closes.
     pub(super) fn return_all(&self) {
         let owed = self.lock().take().unwrap_or_default();
-        for (record, _) in owed.into_values() {
+        for record in owed.into_values() {
             record.ended();
             // The call for them may still be running, and may send its request again behind this.
             record.decide();
@@ -344,17 +342,17 @@ impl PermitRegistry {
         let now = BootInstant::now();
         let (mut unpolled, mut asks) = (Vec::new(), false);
         let mut records = self.lock();
-        let open = records.iter_mut().flatten();
-        for (record, is_asking) in open.map(|(_, entry)| entry) {
-            let mut state = record.lock();
-            state.was_passed = *is_asking && state.ends.is_some_and(|ends| now >= ends);
-            match state.was_passed {
-                true => unpolled.push(record.clone()),
-                false => asks |= *is_asking,
-            }
-        }
-        for record in &unpolled {
-            records.as_mut().and_then(|open| open.remove(&record.id));
+        if let Some(open) = &mut *records {
+            open.retain(|_, record| {
+                let mut state = record.lock();
+                let is_asking = state.held_since.is_none();
+                state.was_passed = is_asking && state.ends.is_some_and(|ends| now >= ends);
+                match state.was_passed {
+                    true => unpolled.push(record.clone()),
+                    false => asks |= is_asking,
+                }
+                !state.was_passed
+            });
         }
         drop(records);
         for record in unpolled {
@@ -388,7 +386,7 @@ impl PermitRegistry {
         struck.is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Records>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, Arc<PermitRecord>>>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,17 @@
-//! Work that others may wait for. A task of the client drives it even while nobody polls the call that it is for.
+//! Work that others may wait for. A task of the client drives it even while nobody polls the call that it is for, or
+//! drops it then.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::hold::Hold;
+use super::place::{SHOWN_WITHIN, UNPOLLED};
 use super::sync::{JoinHandle, Spawner};
 use crate::error::{Error, ErrorKind};
 
@@ -16,7 +19,8 @@ use crate::error::{Error, ErrorKind};
 const STALLED: u32 = 3;
 
 /// The work, until it is done or dropped.
-type Work<T> = Arc<Mutex<Option<Pin<Box<dyn Future<Output = T> + Send>>>>>;
+type Work<T> = Arc<Mutex<Option<WorkFuture<T>>>>;
+type WorkFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The task that polls the work. Dropping this drops the work.
 struct Task<T> {
@@ -54,6 +58,35 @@ pub(crate) async fn in_task<T: Send + 'static>(
     }
 }
 
+/// Runs work in the caller's future. If nobody polls that for some seconds, a task drops the work. Returns `None` then.
+pub(crate) async fn while_polled<T: 'static>(
+    runtime: &Spawner,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    // Dropped behind the work, so that a dropped call has dropped it by then.
+    let (shows, mut shown) = watch::channel(());
+    let work: Work<T> = Arc::new(Mutex::new(Some(Box::pin(work))));
+    // Weak, so that the work ends with the call.
+    let watched = Arc::downgrade(&work);
+    let watch = runtime.spawn(async move {
+        // Once more, since after a pause of the process both timers come late.
+        while let Ok(Ok(())) = match timeout(UNPOLLED * 2, shown.changed()).await {
+            Err(_) => timeout(SHOWN_WITHIN, shown.changed()).await,
+            shown => shown,
+        } {}
+        // Dropped outside the mutex, since its drop may run any code.
+        drop(watched.upgrade().and_then(|work| lock(&work).take()));
+    });
+    drop(watch);
+    loop {
+        shows.send_replace(());
+        let polled = poll_fn(|context| poll(&work, context));
+        if let Ok(output) = timeout(UNPOLLED / 2, polled).await {
+            return output;
+        }
+    }
+}
+
 impl<T: Send + 'static> Task<T> {
     fn spawn(runtime: &Spawner, work: impl Future<Output = T> + Send + 'static) -> Self {
         let work: Work<T> = Arc::new(Mutex::new(Some(Box::pin(work))));
@@ -65,7 +98,7 @@ impl<T: Send + 'static> Task<T> {
 
 /// Polls the work. Returns `None` if it was dropped.
 fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
-    let mut slot = work.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut slot = lock(work);
     let Some(future) = slot.as_mut() else {
         return Poll::Ready(None);
     };
@@ -75,6 +108,10 @@ fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
     // Dropped outside the mutex, since its drop may run any code.
     drop(done);
     output.map(Some)
+}
+
+fn lock<T>(work: &Work<T>) -> MutexGuard<'_, Option<WorkFuture<T>>> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Drop for Task<T> {

@@ -316,7 +316,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::handoff",
             "session::hold session::left session::local_queue session::local_lock session::record session::sync",
         ),
-        ("session::task", "session::hold session::sync"),
+        (
+            "session::task",
+            "session::hold session::place session::sync",
+        ),
         ("session::grants", "session::hold"),
         ("session::undo", ""),
         ("session::ledger", ""),

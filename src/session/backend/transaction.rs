@@ -4,9 +4,8 @@
 //! one sequence at a time, and leave one that takes long the connection that it has. A sequence that is not completed
 //! closes its connection, and the server drops what it has not carried out.
 //!
-//! The call ([`Steps`]) decides from what was read what to change; this module carries it out. Taking a free
-//! key, and looking, need no transaction. They go over the connection for commands, and so stay in order with its
-//! requests.
+//! The call ([`Steps`]) decides from what was read what to change; this module carries it out. Taking a free key, and
+//! looking, need no transaction. They go over the connection for commands, and so stay in order with its requests.
 //!
 //! # Invariants
 //!
@@ -120,6 +119,7 @@ pub(super) struct Transactions {
     dialer: Dialer,
     /// The runtime of its connections. The caller that runs a transaction may be on another one.
     runtime: Handle,
+    /// The connection that the next sequence takes its turn on.
     present: std::sync::Mutex<Arc<Mutex<Idle>>>,
 }
 
@@ -187,8 +187,8 @@ impl Transactions {
         }
     }
 
-    /// Waits for the turn to run a sequence. Whoever waits in vain for so long leaves the connection to the sequence under
-    /// way, and has the next ones share another.
+    /// Waits for the turn to run a sequence. If that takes longer than `at_most`, another connection takes the place of
+    /// the present one, which is left to the sequence under way.
     async fn turn(&self, mut at_most: Duration) -> OwnedMutexGuard<Idle> {
         loop {
             let present = self.present().clone();
