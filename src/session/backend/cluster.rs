@@ -31,8 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The shortest time between two such rounds, however many calls go unanswered. It doubles up to [`DEEP_BREATH`] in a
 /// long silence.
 const BREATH: Duration = Duration::from_millis(100);
-/// For how long further redirections of a slot leave the map as it is, once one has changed it. Servers that disagree may
-/// redirect to each other for a while, and after each change the client checks holds and subscribes again.
+/// For how long further redirections of a slot leave the map as it is, once one has changed it. Servers that disagree
+/// may redirect to each other for a while, and after each change the client checks holds and subscribes again.
 const SETTLED: Duration = BREATH;
 /// The longest of the times between two rounds.
 const DEEP_BREATH: Duration = Duration::from_millis(400);

@@ -126,8 +126,8 @@ pub(super) struct Transactions {
 /// A connection on which nothing is watched or queued, with the number that the connection for commands had when it was
 /// made. If that number has changed, the server may have too.
 ///
-/// Locked for the whole sequence, so that sequences wait for each other: not for long, since one may be part of a future
-/// that nobody polls.
+/// Locked for the whole sequence, so that sequences wait for each other: not for long, since one may be part of a
+/// future that nobody polls.
 type Idle = Option<(u64, Link)>;
 
 impl Transactions {
