@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::request::AcquireRequest;
-use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
@@ -143,12 +142,6 @@ impl Lease {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
-    }
-
-    /// Returns the instant until which the lease can be trusted if the server confirms nothing more. Unlike
-    /// `remaining`, ignores whether the hold has ended.
-    pub(crate) fn trusted_until(&self) -> BootInstant {
-        self.hold.lock().schedule.deadline()
     }
 
     /// Returns the owner that holds the lock.

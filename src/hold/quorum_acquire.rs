@@ -171,7 +171,7 @@ impl QuorumAcquire {
         // Without a majority, `asked` is dropped: guards release what was granted, and requests without an answer are
         // undone.
         match quorum_state {
-            QuorumState::Won(_) => {}
+            QuorumState::Won => {}
             QuorumState::Outvoted => return Ok(Round::Outvoted(self.outvoted(&asked))),
             QuorumState::TooFew | QuorumState::Open => {
                 return self.too_few(&asked).map(Round::TooFew);
@@ -307,7 +307,7 @@ impl QuorumAcquire {
         let mut errors: Vec<Error> = Vec::new();
         for answer in asked.answers() {
             match (vote(answer), answer) {
-                (Response::Yes(_), _) => yes += 1,
+                (Response::Yes, _) => yes += 1,
                 (Response::No, _) => no += 1,
                 (_, Ok(Polling::Abstains(abstention))) => abstaining.push(*abstention),
                 (_, Err(error)) => errors.push(error.clone()),
@@ -410,7 +410,7 @@ async fn ask(
 fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
         Ok(Polling::Voted(Attempted::Granted(guard))) => match guard.hold.loss() {
-            None | Some(LossReason::Expired) => Response::Yes(guard.trusted_until()),
+            None | Some(LossReason::Expired) => Response::Yes,
             Some(_) => Response::Missing,
         },
         Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Response::No,

@@ -13,9 +13,8 @@ use tokio::sync::Notify;
 
 use super::guard::LockGuard;
 use super::lease::Lease;
-use crate::clock::BootInstant;
 use crate::loss::LossReason;
-use crate::protocol::quorum::trusted_until;
+use crate::protocol::quorum::trusted_for;
 use crate::session::LocalLock;
 
 /// A hold over several servers.
@@ -191,18 +190,13 @@ impl Shared {
 impl QuorumHoldState {
     /// Returns how long a majority can be trusted, and notes the loss if that is zero.
     fn remaining(&mut self) -> Duration {
-        let now = BootInstant::now();
-        let promises = self
-            .guards
-            .iter()
-            .flatten()
-            .filter(|guard| !guard.is_lost())
-            .map(|guard| guard.trusted_until());
+        let leases = self.guards.iter().flatten();
         let left = match self.phase {
-            QuorumPhase::Open | QuorumPhase::Held => trusted_until(promises, self.guards.len()),
-            QuorumPhase::Lost(_) | QuorumPhase::GivenBack => None,
+            QuorumPhase::Open | QuorumPhase::Held => {
+                trusted_for(leases.map(|guard| guard.remaining()), self.guards.len())
+            }
+            QuorumPhase::Lost(_) | QuorumPhase::GivenBack => Duration::ZERO,
         };
-        let left = left.map_or(Duration::ZERO, |until| now.until(until));
         // Noted as soon as it is seen. A member joins only after this check, so it cannot bring the majority back.
         if left.is_zero() && self.phase == QuorumPhase::Held {
             let members = self.guards.iter().flatten();

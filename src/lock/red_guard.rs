@@ -5,7 +5,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost, shown_remaining};
@@ -125,9 +124,8 @@ impl RedGuard {
                 return Err(self.lost_for(reason));
             }
             let guards = self.quorum_hold.leave();
-            let ask =
-                |guard: LockGuard| async { guard.unlock().await.map(|()| BootInstant::NEVER) };
-            let late = self.ask(guards.into_iter().map(ask), "released").await?;
+            let asks = guards.into_iter().map(LockGuard::unlock);
+            let late = self.ask(asks, "released").await?;
             // Dropping a release in flight would send it again.
             late.go_on(&self.client);
             Ok(())
@@ -299,10 +297,7 @@ impl RedGuard {
         let extend = async {
             let leases = self.standing()?;
             refuse_longer(lease, self.longest)?;
-            let ask = |held: Lease| async move {
-                held.extend(lease).await?;
-                Ok(held.trusted_until())
-            };
+            let ask = |held: Lease| async move { held.extend(lease).await };
             let late = self.ask(leases.into_iter().map(ask), "extended").await?;
             late.go_on(&self.client);
             Ok(())
@@ -346,10 +341,7 @@ impl RedGuard {
     /// ```
     pub async fn verify(&self) -> Result<(), Error> {
         let verify = async {
-            let ask = |held: Lease| async move {
-                held.verify().await?;
-                Ok(held.trusted_until())
-            };
+            let ask = |held: Lease| async move { held.verify().await };
             self.ask(self.standing()?.into_iter().map(ask), "confirmed")
                 .await?;
             Ok(())
@@ -406,18 +398,18 @@ impl RedGuard {
         &self,
         asks: impl Iterator<Item = F>,
         done: &str,
-    ) -> Result<OpenRequests<Result<BootInstant, Error>>, Error>
+    ) -> Result<OpenRequests<Result<(), Error>>, Error>
     where
-        F: Future<Output = Result<BootInstant, Error>> + Send + 'static,
+        F: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let servers = self.quorum_hold.servers();
         let mut asked = OpenRequests::new(&self.client, servers, asks);
-        let vote = |answer: &Result<BootInstant, Error>| match answer {
-            Ok(until) => Response::Yes(*until),
+        let vote = |answer: &Result<(), Error>| match answer {
+            Ok(()) => Response::Yes,
             Err(error) if error.kind() == ErrorKind::LeaseLost => Response::No,
             Err(_) => Response::Missing,
         };
-        if let QuorumState::Won(_) = asked.decide(vote).await {
+        if asked.decide(vote).await == QuorumState::Won {
             return Ok(asked);
         }
         let yes = asked.answers().filter(|answer| answer.is_ok()).count();

@@ -1,16 +1,14 @@
-//! The decisions of a lock over several servers: the outcome of their votes, until when a majority can be trusted, and
+//! The decisions of a lock over several servers: the outcome of their votes, how long a majority can be trusted, and
 //! when enough of them vote.
 
 use std::time::Duration;
-
-use crate::clock::BootInstant;
 
 /// What one server has answered so far.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Response {
     Awaited,
-    /// The server has granted its part, which can be trusted until this instant.
-    Yes(BootInstant),
+    /// The server has granted its part.
+    Yes,
     /// Another owner has the server's part.
     No,
     /// The server abstained, failed, or did not answer in time.
@@ -22,8 +20,8 @@ pub(crate) enum Response {
 pub(crate) enum QuorumState {
     /// The outcome depends on votes that are still awaited.
     Open,
-    /// A majority has granted its parts, all of which can be trusted until this instant.
-    Won(BootInstant),
+    /// A majority has granted its parts.
+    Won,
     /// A majority votes, but other owners have some of its parts.
     Outvoted,
     /// No majority votes.
@@ -38,21 +36,15 @@ pub(crate) fn majority(servers: usize) -> usize {
 /// Decides the outcome of one vote for each server.
 pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     let most = majority(votes.len());
-    let count = |is: fn(&Response) -> bool| votes.iter().filter(|vote| is(vote)).count();
-    let yes = count(|vote| matches!(vote, Response::Yes(_)));
-    let no = count(|vote| *vote == Response::No);
-    let awaited = count(|vote| *vote == Response::Awaited);
-    let promises = votes.iter().filter_map(|vote| match vote {
-        Response::Yes(until) => Some(*until),
-        _ => None,
-    });
-    if let Some(until) = trusted_until(promises, votes.len()) {
-        return QuorumState::Won(until);
-    }
-    if yes + awaited >= most {
-        return QuorumState::Open;
-    }
-    if yes + no >= most {
+    let count = |response: Response| votes.iter().filter(|vote| **vote == response).count();
+    let yes = count(Response::Yes);
+    let no = count(Response::No);
+    let awaited = count(Response::Awaited);
+    if yes >= most {
+        QuorumState::Won
+    } else if yes + awaited >= most {
+        QuorumState::Open
+    } else if yes + no >= most {
         QuorumState::Outvoted
     } else if awaited > 0 {
         // `TooFew` becomes an error that reports all servers, so it waits for the outstanding answers.
@@ -62,15 +54,12 @@ pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     }
 }
 
-/// Returns the latest instant until which the leases on a majority of `servers` servers can be trusted, or `None` if
-/// fewer have granted one.
-pub(crate) fn trusted_until(
-    promises: impl Iterator<Item = BootInstant>,
-    servers: usize,
-) -> Option<BootInstant> {
-    let mut promises: Vec<_> = promises.collect();
-    promises.sort_unstable_by(|a, b| b.cmp(a));
-    promises.get(majority(servers) - 1).copied()
+/// Returns how long the leases on a majority of `servers` servers can be trusted, or zero if there is no majority.
+/// `left` is the remaining time of each lease that was granted.
+pub(crate) fn trusted_for(left: impl Iterator<Item = Duration>, servers: usize) -> Duration {
+    let mut left: Vec<_> = left.collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    left.get(majority(servers) - 1).copied().unwrap_or_default()
 }
 
 /// Returns after how long a majority of `servers` servers votes, or `None` if time alone is not enough. `voting` of
@@ -96,7 +85,7 @@ mod tests {
     fn vote() -> impl Strategy<Value = Response> {
         prop_oneof![
             Just(Response::Awaited),
-            (1u64..100_000).prop_map(|millis| Response::Yes(BootInstant::from_millis(millis))),
+            Just(Response::Yes),
             Just(Response::No),
             Just(Response::Missing),
         ]
@@ -104,10 +93,6 @@ mod tests {
 
     fn votes() -> impl Strategy<Value = Vec<Response>> {
         proptest::collection::vec(vote(), 1..8)
-    }
-
-    fn is_yes(vote: &Response) -> bool {
-        matches!(vote, Response::Yes(_))
     }
 
     proptest! {
@@ -119,19 +104,22 @@ mod tests {
 
         #[test]
         fn nothing_but_a_majority_that_granted_wins(votes in votes()) {
-            let yes = votes.iter().filter(|vote| is_yes(vote)).count();
-            let won = matches!(quorum_state(&votes), QuorumState::Won(_));
+            let yes = votes.iter().filter(|vote| **vote == Response::Yes).count();
+            let won = quorum_state(&votes) == QuorumState::Won;
             prop_assert_eq!(won, yes >= majority(votes.len()));
         }
 
         #[test]
-        fn a_majority_stands_by_its_promise_for_as_long_as_is_said(votes in votes()) {
-            if let QuorumState::Won(until) = quorum_state(&votes) {
-                let stand = |vote: &&Response| matches!(vote, Response::Yes(promise) if *promise >= until);
-                let longer = |vote: &&Response| matches!(vote, Response::Yes(promise) if *promise > until);
-                prop_assert!(votes.iter().filter(stand).count() >= majority(votes.len()));
-                prop_assert!(votes.iter().filter(longer).count() < majority(votes.len()));
-            }
+        fn a_majority_stands_by_its_promise_for_as_long_as_is_said(
+            left in proptest::collection::vec(0u64..100_000, 0..8), others in 0usize..8
+        ) {
+            let servers = left.len() + others;
+            let left: Vec<_> = left.into_iter().map(Duration::from_millis).collect();
+            let said = trusted_for(left.iter().copied(), servers);
+            let standing = left.iter().filter(|left| **left >= said).count();
+            let longer = left.iter().filter(|left| **left > said).count();
+            prop_assert!(said.is_zero() || standing >= majority(servers));
+            prop_assert!(longer < majority(servers));
         }
 
         #[test]
@@ -153,7 +141,7 @@ mod tests {
                 })
                 .collect();
             if matches!(before, QuorumState::Outvoted | QuorumState::TooFew) {
-                prop_assert!(!matches!(quorum_state(&after), QuorumState::Won(_)));
+                prop_assert_ne!(quorum_state(&after), QuorumState::Won);
             }
         }
 

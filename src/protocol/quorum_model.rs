@@ -8,12 +8,17 @@
 mod scenarios;
 mod server;
 
+use std::time::Duration;
+
 use stateright::{Checker, Model, Property};
 
-use super::quorum::{QuorumState, Response, quorum_state, trusted_until};
+use super::quorum::{QuorumState, Response, quorum_state, trusted_for};
 use super::renewal::deadline;
 use crate::clock::BootInstant;
-use server::{Fault, Hold, LEASE, Request, Rule, Server, lease, moment};
+use crate::options::LeaseTime;
+use server::{Fault, Hold, LEASE, Request, Rule, Server};
+
+const TICK: Duration = Duration::from_millis(2_500);
 
 /// One configuration of the model.
 #[derive(Clone, Debug)]
@@ -85,7 +90,18 @@ impl World {
 }
 
 fn stands(promises: &[Option<BootInstant>; 3], now: u8) -> bool {
-    trusted_until(promises.iter().flatten().copied(), 3).is_some_and(|until| moment(now) < until)
+    let promises = promises.iter().flatten();
+    !trusted_for(promises.map(|until| moment(now).until(*until)), 3).is_zero()
+}
+
+/// Returns until when a caller trusts the lease that it asked for at this tick.
+fn promise(sent: u8) -> BootInstant {
+    let lease = LeaseTime::new(TICK * u32::from(LEASE)).unwrap();
+    deadline(moment(sent), lease)
+}
+
+fn moment(tick: u8) -> BootInstant {
+    BootInstant::from_millis(u64::from(tick) * TICK.as_millis() as u64)
 }
 
 impl Model for Scenario {
@@ -189,7 +205,7 @@ impl Model for Scenario {
                     return None;
                 };
                 if answered {
-                    let renewed = stood.then(|| deadline(moment(now), lease()));
+                    let renewed = stood.then(|| promise(now));
                     promises[s] = promises[s].filter(|_| stood).max(renewed);
                 }
             }
@@ -249,25 +265,21 @@ impl Caller {
         if request.round != self.round {
             return;
         }
+        // One for all grants of a round, whose requests are sent at the same time.
+        let until = promise(request.sent);
         match (&mut self.phase, vote) {
             (Phase::Asking(votes), vote) => {
                 votes[s] = vote;
                 let votes = *votes;
+                let promises = votes.map(|vote| (vote == Response::Yes).then_some(until));
                 self.phase = match quorum_state(&votes) {
                     QuorumState::Open => Phase::Asking(votes),
-                    QuorumState::Won(until) if moment(now) < until => {
-                        Phase::Holding(votes.map(|vote| match vote {
-                            Response::Yes(until) => Some(until),
-                            _ => None,
-                        }))
-                    }
-                    QuorumState::Won(_) | QuorumState::Outvoted | QuorumState::TooFew => {
-                        Phase::Idle
-                    }
+                    QuorumState::Won if stands(&promises, now) => Phase::Holding(promises),
+                    QuorumState::Won | QuorumState::Outvoted | QuorumState::TooFew => Phase::Idle,
                 };
             }
             // A grant that arrives after the decision joins the others.
-            (Phase::Holding(promises), Response::Yes(until)) if stands(promises, now) => {
+            (Phase::Holding(promises), Response::Yes) if stands(promises, now) => {
                 promises[s] = Some(until);
             }
             _ => {}

@@ -1,14 +1,9 @@
 //! The servers of the model: when each of them votes, and the faults that may befall it.
 
 use std::mem;
-use std::time::Duration;
 
-use crate::clock::BootInstant;
-use crate::options::LeaseTime;
 use crate::protocol::quorum::Response;
-use crate::protocol::renewal::deadline;
 
-const TICK: Duration = Duration::from_millis(2_500);
 /// The lease, in ticks. Also the longest lease of the fleet, and how long the servers have been up at the beginning.
 pub(super) const LEASE: u8 = 2;
 
@@ -101,14 +96,6 @@ pub(super) struct Request {
     pub(super) caller: usize,
     pub(super) round: u8,
     pub(super) sent: u8,
-}
-
-pub(super) fn moment(tick: u8) -> BootInstant {
-    BootInstant::from_millis(u64::from(tick) * TICK.as_millis() as u64)
-}
-
-pub(super) fn lease() -> LeaseTime {
-    LeaseTime::new(TICK * u32::from(LEASE)).unwrap()
 }
 
 impl Server {
@@ -221,7 +208,7 @@ impl Node {
             _ => {
                 let ends = clock + LEASE;
                 self.data.hold = Some(Hold { request, ends });
-                Response::Yes(deadline(moment(request.sent), lease()))
+                Response::Yes
             }
         }
     }
