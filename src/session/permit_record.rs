@@ -125,19 +125,19 @@ impl PermitRecord {
     /// of the call, or the client has closed.
     pub(crate) fn taken(&self, sent: BootInstant) -> bool {
         self.granted(sent);
-        let records = self.permits.lock();
-        if !records
-            .as_ref()
-            .is_some_and(|open| open.contains_key(&self.id))
-        {
-            return false;
-        }
-        self.lock().held_since = Some(sent);
         let Self { key, permits, .. } = self;
-        permits
-            .tally
-            .permits_taken(key.counted(), key.name.key(), key.count);
-        true
+        let records = permits.lock();
+        let is_ours = records
+            .as_ref()
+            .is_some_and(|open| open.contains_key(&self.id));
+        self.lock().held_since = is_ours.then_some(sent);
+        // Metrics are recorded outside the mutex, since a recorder may run any code.
+        drop(records);
+        if is_ours {
+            let (kind, name) = (key.counted(), key.name.key());
+            permits.tally.permits_taken(kind, name, key.count);
+        }
+        is_ours
     }
 
     /// Whether others went ahead of the call, and the permits were given back. The call needs another record.

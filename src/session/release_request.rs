@@ -81,11 +81,7 @@ impl Releaser {
         patience: Duration,
     ) -> Result<bool, Error> {
         let (_turn, mut written) = match written {
-            Some(Written {
-                posted,
-                heard,
-                turn,
-            }) => (turn, Some((posted, heard))),
+            Some(written) => (written.turn, Some((written.posted, written.heard))),
             None => (self.turn(hold).await?, None),
         };
         if written.is_none() && !hold.is_surely_ours() {
@@ -187,20 +183,27 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. The release is on
-    /// the heap, since it is large, and would be a part of both ways.
+    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. The caller polls
+    /// it first all the same, so that the request is sent even if the process ends right after. The release is on the
+    /// heap, since it is large, and would be a part of both ways.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
-        release: Pin<Box<impl Future<Output = Result<T, Error>> + Send + 'static>>,
+        mut release: Pin<Box<impl Future<Output = Result<T, Error>> + Send + 'static>>,
         holds: &[Arc<Hold>],
     ) -> Result<T, Error> {
         let others_may_wait = |hold: &Arc<Hold>| {
             let record = &hold.record;
-            hold.was_nested() || record.was_joined() || record.is_awaited()
+            // Acquisitions wait for the answer to a release that is never marked as ahead: one of a set, or of a plain
+            // lock.
+            let is_in_the_way = holds.len() > 1 || matches!(hold.key().kind, Kind::Plain(_));
+            is_in_the_way || hold.was_nested() || record.was_joined() || record.is_awaited()
         };
-        match holds.iter().any(others_may_wait) {
-            true => Box::pin(in_task(&self.runtime, holds, release)).await,
-            false => release.await,
+        if !holds.iter().any(others_may_wait) {
+            return release.await;
+        }
+        match release.as_mut().now_or_never() {
+            Some(released) => released,
+            None => Box::pin(in_task(&self.runtime, holds, release)).await,
         }
     }
 

@@ -168,6 +168,26 @@ mod closing {
         assert_eq!(free, 2);
     }
 
+    /// The first gauge to change is that of the calls that wait, the second that of the permits.
+    #[tokio::test]
+    async fn recorder_that_looks_at_its_client_is_told_of_a_permit_under_no_mutex() {
+        let server = MemoryServer::new();
+        let (client, midst) = connect(&server, secs(30)).await;
+        let semaphore = client.semaphore("s");
+        semaphore.try_set_permits(1).await.unwrap();
+        let (looking, then) = (client.clone(), midst.clone());
+        let (tells, told) = mpsc::channel();
+        let looks = move || {
+            // On another thread, so that a mutex that is locked fails the test instead of stopping it.
+            thread::spawn(move || tells.send(format!("{looking:?}")));
+            let seen = told.recv_timeout(secs(10)).expect("nothing is locked");
+            assert!(seen.contains("permits: 1,"), "{seen}");
+        };
+        midst.runs(move || then.runs(looks));
+        semaphore.acquire().await.unwrap().release().await.unwrap();
+        assert!(midst.0.lock().unwrap().is_none(), "it has looked");
+    }
+
     /// The client closes when the permit is no longer among those that it has, and before the request for it is
     /// written.
     #[tokio::test(flavor = "multi_thread")]

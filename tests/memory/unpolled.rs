@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use redlatch::config::ReleaseBy;
 use redlatch::{
     Client, DistributedLock, Error, ErrorKind, LockGuard, MultiLock, NamedLock, Owner, RedLock,
     ReentrantLock,
@@ -168,6 +169,40 @@ async fn release_that_nobody_polls_answers_those_that_passed_the_lock_on() {
     passed_on.await.unwrap();
     assert_eq!(asked.elapsed(), secs(0));
     unpolled.await.unwrap();
+}
+
+/// Others have each of these locks at once, though nobody polls what gives them back.
+async fn goes_on_beside<L>(release: impl Future<Output = Result<(), Error>>, locks: &[L])
+where
+    L: NamedLock + DistributedLock<Guard = LockGuard>,
+{
+    let unpolled = begin(release);
+    let asked = Instant::now();
+    for lock in locks {
+        let lock = stranger(lock);
+        let next = timeout(secs(10), lock.lock()).await.expect("given back");
+        next.unwrap().unlock().await.unwrap();
+    }
+    assert!(asked.elapsed() < millis(100), "{:?}", asked.elapsed());
+    unpolled.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_of_a_set_that_nobody_polls_keeps_no_later_call_waiting() {
+    let (_server, client, _other) = two().await;
+    let locks = ["a", "b"].map(|name| client.lock(name));
+    let guard = MultiLock::new(locks.clone()).lock().await.unwrap();
+    goes_on_beside(guard.unlock(), &locks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_of_a_plain_lock_that_nobody_polls_is_carried_out() {
+    let (_server, client, _other) = two().await;
+    for by in [ReleaseBy::Script, ReleaseBy::Transaction] {
+        let lock = client.plain_lock("job").release_by(by);
+        let guard = lock.lock().await.unwrap();
+        goes_on_beside(guard.unlock(), &[lock]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -337,14 +337,17 @@ async fn unlock_that_nobody_polls_holds_up_no_other_and_no_close() {
     let proxy = Proxy::start(server.port()).await;
     proxy.delay(millis(5));
     let client = Client::connect(proxy.url()).await.unwrap();
-    let [one, other] = ["one", "other"].map(|name| client.plain_lock(name));
+    let [one, forced, other] = ["one", "forced", "other"].map(|name| client.plain_lock(name));
     // The connection for transactions is there.
     take(&one).await.unlock().await.unwrap();
     let unpolled = begin(take(&one).await.unlock());
+    let held = take(&forced).await;
+    // It has its turn on that connection only while it is polled.
+    let forcing = begin(forced.force_unlock());
     let guard = take(&other).await;
     soon(guard.verify()).await.unwrap();
     guard.extend(secs(60)).await.unwrap();
     soon(guard.unlock()).await.unwrap();
     soon(client.close()).await;
-    drop(unpolled);
+    drop((unpolled, forcing, held));
 }
