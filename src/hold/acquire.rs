@@ -4,7 +4,7 @@
 //!
 //! 1. The owner holds it here: one level more, ahead of all waiters.
 //! 2. It is a reader: the record of other readers here is joined in memory.
-//! 3. The call makes a single attempt: it asks once, and enters no queue.
+//! 3. The call makes a single attempt: it asks once, beside the local queue.
 //! 4. The lock is fair: the call stands in the server queue.
 //! 5. Otherwise it stands in the local queue, and asks as soon as it is at its front.
 //!
@@ -33,6 +33,7 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::LocalLock;
+use crate::session::local_queue::Role;
 use crate::session::place::Turn;
 use crate::session::share::Place;
 
@@ -208,10 +209,12 @@ impl AcquireRequest {
         }
     }
 
-    /// Attempts to acquire the lock once, without entering any queue: it may overtake the calls that wait here. It asks
-    /// behind the releases of this process that are in flight.
+    /// Attempts to acquire the lock once, beside the local queue: it may overtake the calls that wait here. If nobody
+    /// polls it, what it was granted is released for them. It asks behind the releases of this process that are in
+    /// flight.
     async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
-        let mut attempt = Attempt::new(self, local);
+        let beside = local.stand(Role::Beside, None, &self.client.releaser.runtime);
+        let mut attempt = Attempt::new(self, local).at(&beside);
         let _asking = attempt.turn().await?;
         // A re-entry of a hold that has ended may have taken a part of it.
         attempt.ends_with_call(wait.started());
@@ -225,8 +228,8 @@ impl AcquireRequest {
                 local.turns(|turns| turns.count(false));
                 Ok(FrontOutcome::Granted(guard))
             }
-            Attempted::Yielded if self.own(local).is_some() => Ok(FrontOutcome::Reenter),
-            Attempted::Busy(_) | Attempted::Yielded => Ok(FrontOutcome::GaveUp),
+            Attempted::Yielded => Ok(FrontOutcome::Reenter),
+            Attempted::Busy(_) => Ok(FrontOutcome::GaveUp),
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) struct Attempt<'a> {
     is_foreign: bool,
     /// Receives the grant of a hold that stands in a server queue, if a release of this process moves the lock to it.
     expected: Option<Expected>,
-    /// The place in the local queue, for a call at its front: the `Undo` is lent to it.
+    /// The place in the local queue, or beside it: the `Undo` is lent to it.
     place: Option<&'a Place<'a>>,
     /// Whether the `Undo` is lent to the place.
     is_lent: bool,
@@ -156,10 +156,15 @@ impl<'a> Attempt<'a> {
             marked: false,
         };
         Self {
-            place: Some(place),
             mark: request.kind.sides().map(|_| (unknown, came)),
-            ..Self::new(request, local)
+            ..Self::new(request, local).at(place)
         }
+    }
+
+    /// Lends the `Undo` to this place, so that others need not wait for this call if nobody polls it.
+    pub(crate) fn at(mut self, place: &'a Place<'a>) -> Self {
+        self.place = Some(place);
+        self
     }
 
     /// Returns after how long to ask again, so that others do not forget that this call waits. `None` for kinds without
@@ -178,6 +183,8 @@ impl<'a> Attempt<'a> {
     /// The caller keeps the turn until its request is answered: a second request of the same owner has another
     /// acquisition id, and would find the lock busy. Returns `None` if the turn does not come in time, or if a call of
     /// this owner stands in a server queue. The caller may ask all the same: at worst the lock looks busy to it.
+    ///
+    /// Takes the turn from a call that has kept it for all that time. Probably nobody polls that call.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || {
             let now = BootInstant::now();
@@ -203,11 +210,20 @@ impl<'a> Attempt<'a> {
             return Ok(Some(asking));
         }
         let started = BootInstant::now();
+        // A call that stands in a server queue keeps its turn for as long as that takes.
+        let before = self.local.claim(owner).filter(|it| it.queued.is_none());
         let turn = timeout(self.hold.longest_turn(), self.local.turn(owner, barrier));
         // On the heap, since usually nobody waits for the turn.
         let turn = Box::pin(self.request.client.unless_closed(turn));
-        let asking = turn.await?.ok().flatten();
+        let mut asking = turn.await?.ok().flatten();
         self.budget = self.hold.time_left(started);
+        if let Some(claim) = before.filter(|_| asking.is_none())
+            && self.local.claim(owner) == before
+        {
+            // Otherwise each round of this call would wait as long.
+            self.local.end_turn(owner, claim);
+            asking = self.local.turn_at_once(owner, barrier);
+        }
         Ok(asking)
     }
 

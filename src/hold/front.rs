@@ -257,12 +257,9 @@ impl First<'_> {
 
     /// Returns what the last answer means for the wait: when to ask again, and on which channel this call is told.
     fn refusal(&self, ttl: Ttl) -> BusyAnswer {
-        let Policy {
-            listens,
-            takes_turns,
-            ..
-        } = self.policy;
-        let asks_in = || (listens && takes_turns && !self.hears).then(|| self.asks_in());
+        let policy = self.policy;
+        let is_unheard = policy.listens && policy.takes_turns && !self.hears;
+        let asks_in = || is_unheard.then(|| self.asks_in());
         BusyAnswer {
             ttl,
             is_told_with_all: self

@@ -16,8 +16,9 @@
 //!    left a level or adopted one, each of these requests states how many levels are known to be taken over. If there
 //!    are more, the server says so and does nothing. They are then taken off, and the request is sent again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::attempt::{Attempt, Attempted};
@@ -33,6 +34,7 @@ use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::LocalLock;
 use crate::session::hold::Hold;
+use crate::session::place::UNPOLLED;
 use crate::session::record::Turn;
 use crate::session::unlock::LevelRelease;
 
@@ -76,8 +78,7 @@ impl AcquireRequest {
         // Requests that change the hold count are sent one at a time.
         let (_turn, began) = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.client.watchdog.lose(hold, LossReason::Gone));
-            return Ok(None);
+            return self.gone(hold);
         }
         let Some(claim) = LevelClaim::new(self, local, hold) else {
             return Ok(None);
@@ -101,10 +102,7 @@ impl AcquireRequest {
                     debug!(count, "re-entered");
                     claim.keep(answer.sent)
                 }
-                Reentered::Absent => {
-                    drop(self.client.watchdog.lose(hold, LossReason::Gone));
-                    Ok(None)
-                }
+                Reentered::Absent => self.gone(hold),
                 // Drops the claim. The server has counted nothing, so its release finds the right share.
                 Reentered::Exhausted => Err(self.exhausted()),
                 Reentered::Fewer { taken } => {
@@ -142,21 +140,40 @@ impl AcquireRequest {
 
     /// Adopts a level for an owner if it has a hold in this process.
     async fn adopt_own(&self, local: &LocalLock) -> Result<Option<LockGuard>, Error> {
-        let Some(hold) = local.live(&self.owner) else {
-            return Ok(None);
-        };
-        self.ensure_kind(&hold)?;
-        let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
-        let adopted = async move { request.adopt_here(&here, &adopted).await };
-        match self.client.in_task(&hold, adopted).await? {
-            // The task may have been done long before this call was polled.
-            Some(AdoptedHere::Moved(guard)) => self.timely(guard).map(Some),
-            // The task does not add this guard. If nobody takes its result, a level that was here before stays as it
-            // was.
-            Some(AdoptedHere::Stands(sent)) => self.guard(&hold, sent),
-            // Its levels may be in another process by now.
-            None => Ok(None),
+        while let Some(hold) = local.live(&self.owner) {
+            self.ensure_kind(&hold)?;
+            let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
+            let adopted = async move { request.adopt_here(&here, &adopted).await };
+            match self.client.in_task(&hold, adopted).await? {
+                Some(AdoptedHere::Moved(untaken)) => {
+                    // The task may have been done long before this call was polled. If the level was left to its owner
+                    // meanwhile, the call begins again and finds it here.
+                    if let Some(guard) = taken(&untaken) {
+                        return self.timely(guard).map(Some);
+                    }
+                }
+                // The task does not add this guard. If nobody takes its result, a level that was here before stays as
+                // it was.
+                Some(AdoptedHere::Stands(sent)) => return self.guard(&hold, sent),
+                // Its levels may be in another process by now.
+                None => return Ok(None),
+            }
         }
+        Ok(None)
+    }
+
+    /// Keeps the guard of a level that was moved here until its call takes it. If nobody polls the call for some
+    /// seconds, the level is left to its owner: nobody renews it for the call, and another call may adopt it.
+    fn moved(&self, guard: LockGuard) -> AdoptedHere {
+        let untaken = Arc::new(Mutex::new(Some(guard)));
+        // Weak, so that a dropped call releases the level.
+        let watched = Arc::downgrade(&untaken);
+        self.client.spawn(async move {
+            sleep(UNPOLLED * 2).await;
+            let guard = watched.upgrade().and_then(|untaken| taken(&untaken));
+            drop(guard.map(LockGuard::leave));
+        });
+        AdoptedHere::Moved(untaken)
     }
 
     /// Adopts a level for an owner that has a hold in this process. Takes the first of these that exists:
@@ -173,8 +190,7 @@ impl AcquireRequest {
     ) -> Result<Option<AdoptedHere>, Error> {
         let (_turn, began) = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.client.watchdog.lose(hold, LossReason::Gone));
-            return Ok(None);
+            return self.gone(hold);
         }
         hold.lock().schedule.asks_for(self.lease_mode.lease());
         // Where levels are adopted, another process may have adopted some of this hold.
@@ -186,14 +202,13 @@ impl AcquireRequest {
                 true => None,
                 false => self.source(hold).await?,
             };
-            let claim = match &source {
-                Some(_) => LevelClaim::new(self, local, hold),
-                None => None,
-            };
+            let claim = source
+                .as_ref()
+                .and_then(|_| LevelClaim::new(self, local, hold));
             // Without a source, the call only finds out whether the server has this share, and sets the lease.
             let (adopted, sent) = self.adopt_from(source.as_ref(), hold, began).await?;
             return match (adopted, claim) {
-                (Adopted::Moved, Some(claim)) => Ok(claim.keep(sent)?.map(AdoptedHere::Moved)),
+                (Adopted::Moved, Some(claim)) => Ok(claim.keep(sent)?.map(|it| self.moved(it))),
                 // Nothing was moved: the server has the share, and the lease is at least the one asked for.
                 (Adopted::Moved, None) => Ok(Some(AdoptedHere::Stands(sent))),
                 // Another client was faster, so read again. The dropped claim gives its level back.
@@ -201,10 +216,7 @@ impl AcquireRequest {
                 // The level without a guard is elsewhere.
                 (Adopted::Fewer { .. }, _) if hold.levels() > 0 => continue,
                 (Adopted::Fewer { .. }, _) => Ok(None),
-                (Adopted::Absent | Adopted::Changed, _) => {
-                    drop(self.client.watchdog.lose(hold, LossReason::Gone));
-                    Ok(None)
-                }
+                (Adopted::Absent | Adopted::Changed, _) => self.gone(hold),
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
             };
         }
@@ -244,6 +256,12 @@ impl AcquireRequest {
         let answers = || self.client.backend.answers(self.name.key());
         let turn = hold.record.turn_since(hold.longest_turn(), answers);
         self.client.unless_closed(turn).await?
+    }
+
+    /// Ends a hold that the server no longer has. Returns `None`, for its caller.
+    fn gone<T>(&self, hold: &Arc<Hold>) -> Result<Option<T>, Error> {
+        drop(self.client.watchdog.lose(hold, LossReason::Gone));
+        Ok(None)
     }
 
     /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
@@ -372,10 +390,16 @@ impl AcquireRequest {
 
 /// A level that an owner adopts through a hold of this process.
 enum AdoptedHere {
-    /// It was moved here.
-    Moved(LockGuard),
+    /// It was moved here. `None` once it was left to its owner.
+    Moved(Arc<Mutex<Option<LockGuard>>>),
     /// It was here before, as a request sent at this instant has confirmed.
     Stands(BootInstant),
+}
+
+/// Takes the guard of a level that was moved here, if it is still there.
+fn taken(untaken: &Mutex<Option<LockGuard>>) -> Option<LockGuard> {
+    let mut untaken = untaken.lock().unwrap_or_else(PoisonError::into_inner);
+    untaken.take()
 }
 
 /// A level that is being requested for a hold. Dropping it before the grant gives the level back.
@@ -416,26 +440,24 @@ impl<'a> LevelClaim<'a> {
     /// on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = self
-            .request
-            .client
-            .release_level(self.local, self.hold, None);
-        if let Some(LevelRelease::Undo(undo)) = given_back
+        if let Some(LevelRelease::Undo(undo)) = self.give_back()
             && self.hold.levels() > 0
         {
             undo.disarm();
         }
+    }
+
+    /// Takes the level off the hold, without a guard.
+    fn give_back(&self) -> Option<LevelRelease> {
+        let client = &self.request.client;
+        client.release_level(self.local, self.hold, None)
     }
 }
 
 impl Drop for LevelClaim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(
-                self.request
-                    .client
-                    .release_level(self.local, self.hold, None),
-            );
+            drop(self.give_back());
         }
     }
 }

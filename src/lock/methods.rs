@@ -266,8 +266,9 @@ macro_rules! methods {
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, a level that it took over from another process is released in the background.
-            /// A [`PlainLock`](crate::PlainLock) is not released.
+            /// If the future is dropped, a level that it took over from another process is released in the background,
+            /// or left to its owner if nobody has polled the future for two seconds. A
+            /// [`PlainLock`](crate::PlainLock) is not released.
             ///
             /// # Examples
             ///

@@ -108,7 +108,8 @@ impl<D> LocalLockRef<D> {
     /// Ends the turn of a call of this owner, and tells the owner's calls that wait for it. Another call may have the
     /// turn from then on.
     ///
-    /// While that call lives, this may be called only if nobody polls it, and no answer to it is still to come.
+    /// While that call lives, this may be called only if nobody polls it, or if it has had the turn for most of the
+    /// time of a request. If it is polled all the same, its server is slow, and the lock may look busy to its owner.
     pub(crate) fn end_turn(&self, owner: &Owner, claim: Claim) {
         self.change(|state| {
             state.owners.of_mut(self.side).end_turn(owner, claim);

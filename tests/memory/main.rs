@@ -18,6 +18,7 @@ mod sets;
 mod support;
 mod time;
 mod unpolled;
+mod unpolled_adopted;
 
 use std::time::Duration;
 

@@ -169,10 +169,8 @@ impl Attempt<'_> {
         if tokens.is_none() && self.is_fenced() {
             // The `Undo` stays armed, so that this grant is released.
             let name = self.request.name.key();
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("the server granted {name:?} without a token"),
-            ));
+            let text = format!("the server granted {name:?} without a token");
+            return Err(Error::new(ErrorKind::Protocol, text));
         }
         let now = BootInstant::now();
         let age = sent.until(now);

@@ -27,21 +27,17 @@ impl Attempt<'_> {
     ///
     /// A separate request reads the token of a fenced lock. The `Undo` stays armed until then.
     pub(crate) async fn adopt(mut self) -> Result<Option<Attempted>, Error> {
-        match self
-            .take_over(Some(self.request.lease_mode.lease()))
-            .await?
-        {
-            Some((sent, source)) => {
-                // Only one token, since the hold of a named owner is not passed on.
-                let token = self.request.token(&self.hold, &source).await?;
-                if self.is_second() {
-                    return Ok(Some(Attempted::Yielded));
-                }
-                let guard = self.commit(sent, token.map(|token| Tokens::new(token, 1)))?;
-                Ok(Some(Attempted::Granted(guard)))
-            }
-            None => Ok(None),
+        let lease = self.request.lease_mode.lease();
+        let Some((sent, source)) = self.take_over(Some(lease)).await? else {
+            return Ok(None);
+        };
+        // Only one token, since the hold of a named owner is not passed on.
+        let token = self.request.token(&self.hold, &source).await?;
+        if self.is_second() {
+            return Ok(Some(Attempted::Yielded));
         }
+        let guard = self.commit(sent, token.map(|token| Tokens::new(token, 1)))?;
+        Ok(Some(Attempted::Granted(guard)))
     }
 
     /// Moves one level of the owner here, to release it at once.
