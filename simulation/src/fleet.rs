@@ -1,6 +1,6 @@
 //! Runs many seeds, each in a process of its own, on all processors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::process::{Command, ExitCode};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::plan::{Cut, has_corner};
+use crate::plan::{Cut, corner_of};
 use crate::world::Outcome;
 
 /// The results of one run or many.
@@ -257,12 +257,15 @@ pub fn twice(count: u64) -> ExitCode {
 }
 
 /// Runs seeds one after the other until one breaks a promise, for at most `seconds` seconds of processor time. Every
-/// other of them has a corner.
+/// other of them has a corner, and each corner comes as often as any.
 pub fn find(seconds: u64) -> ExitCode {
+    let with = |corner| (0..).filter(move |seed| corner_of(*seed) == corner);
+    let corners: BTreeSet<_> = (0..10_000).filter_map(corner_of).collect();
+    let mut corners: Vec<_> = corners.into_iter().map(|one| with(Some(one))).collect();
+    let in_turn = (0..corners.len()).cycle();
+    let seeds = in_turn.filter_map(|turn| corners[turn].next());
     let mut cpu = 0;
-    let corners = (0..).filter(|seed| has_corner(*seed));
-    let others = (0..).filter(|seed| !has_corner(*seed));
-    for seed in corners.zip(others).flat_map(<[u64; 2]>::from) {
+    for seed in seeds.zip(with(None)).flat_map(<[u64; 2]>::from) {
         let report = run(seed, &[]).unwrap_or_default();
         // A run that did not finish does not report its time.
         cpu += report.cpu.max(10);

@@ -5,9 +5,12 @@
 mod calls;
 mod clocks;
 mod data;
+mod endings;
 mod holds;
 mod jobs;
 mod reports;
+mod sets;
+mod terms;
 mod turns;
 
 use std::cell::RefCell;
@@ -19,6 +22,7 @@ use redlatch::{MemoryServer, Owner};
 
 use crate::locks::Guard;
 use crate::machine::now;
+use crate::network::Network;
 use crate::plan::{Kind, Plan};
 
 pub use reports::report;
@@ -91,6 +95,8 @@ struct Name {
     kept: Vec<data::Kept>,
     /// Whether something lasting was reported of it.
     is_wrong: bool,
+    /// When a holder last began to give it back.
+    parted: u64,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// The number of permits that nobody will give back.
@@ -98,6 +104,7 @@ struct Name {
     counted_down: u32,
     /// Whether a latch was closed.
     is_set: bool,
+    terms: terms::Terms,
     /// Since when more stand in the queue of a fair lock than wait for it.
     crowded: Option<u64>,
 }
@@ -127,9 +134,18 @@ pub struct Figures {
 pub struct Judge {
     plan: Option<Plan>,
     servers: Vec<MemoryServer>,
+    /// The links, by which it is known what a process has heard.
+    network: Option<Network>,
     /// When each server was last heard of, and its clock then.
     heard: Vec<(u64, u64)>,
     said: reports::Said,
+    /// What each process has told of outages of its only server.
+    outages: BTreeMap<usize, reports::Outage>,
+    /// Since when the only server has been away, and when it was away last.
+    stopped: Option<u64>,
+    away: Option<(u64, u64)>,
+    /// When each process has connected.
+    connected: BTreeMap<usize, u64>,
     /// What the present command is about.
     stood: Vec<data::Stood>,
     begun: u64,
@@ -141,8 +157,12 @@ pub struct Judge {
     /// When each task began its last call.
     began: BTreeMap<(usize, usize), u64>,
     names: Vec<Name>,
+    /// Whether any call was not polled for a while.
+    is_unpolled: bool,
     /// When the last of the faults ends that have begun.
     disturbed: Option<u64>,
+    /// When each process first asked for a name after the last fault.
+    tried: BTreeMap<(usize, usize), u64>,
     paused: BTreeMap<usize, u64>,
     /// How many holds each process may count as lost, besides those that were forgotten anywhere.
     lost: BTreeMap<usize, u64>,
@@ -170,7 +190,13 @@ macro_rules! tell {
 pub(crate) use tell;
 
 impl Judge {
-    pub fn begin(&mut self, plan: &Plan, servers: Vec<MemoryServer>, tells: bool) {
+    pub fn begin(
+        &mut self,
+        plan: &Plan,
+        servers: Vec<MemoryServer>,
+        network: &Network,
+        tells: bool,
+    ) {
         let name = |shared| Name {
             line: data::line(shared),
             kept: vec![data::Kept::default(); servers.len()],
@@ -183,6 +209,7 @@ impl Judge {
             names: plan.names.iter().map(name).collect(),
             heard: vec![(now(), 0); servers.len()],
             servers,
+            network: Some(network.clone()),
             plan: Some(plan.clone()),
             ..Self::default()
         };
@@ -224,6 +251,7 @@ impl Judge {
     pub fn fault(&mut self, kind: &'static str, span: u64) {
         *self.figures.faults.entry(kind).or_default() += 1;
         self.disturbed = self.disturbed.max(Some(now() + span));
+        self.tried.clear();
     }
 
     /// Notes that a server lost data of a name, or no longer counts for it.
@@ -240,6 +268,13 @@ impl Judge {
             1
         };
         self.haunt_until(name, now() + turns * plan.longest());
+    }
+
+    /// Notes that copies of requests arrive for so long. What they acquire, nobody gives back, and the places that they
+    /// make are as those in earlier data.
+    pub fn copied(&mut self, span: u64) {
+        let until = now() + span + 4 * self.plan().longest();
+        (0..self.names.len()).for_each(|name| self.haunt_until(name, until));
     }
 
     /// Notes that a server is back without any data.
@@ -272,6 +307,8 @@ impl Judge {
     /// Notes that a process was killed, with all its holds and calls.
     pub fn killed(&mut self, process: usize) {
         self.paused.remove(&process);
+        self.outages.remove(&process);
+        self.connected.remove(&process);
         let calls = std::mem::take(&mut self.calls);
         for (id, call) in calls {
             match call.process == process {
@@ -339,6 +376,8 @@ impl Judge {
         self.forgotten += 1;
         self.haunt(name);
         self.names[name].left.push(owner.clone());
+        // Nobody is told of the end of a term that is forgotten.
+        self.names[name].terms.told += 1;
         let longest = self.plan().max_hold;
         self.names[name].haunted += longest;
     }

@@ -11,7 +11,7 @@ use redlatch::{
     MultiLock, NamedLock, Owner, RedGuard, RedLock,
 };
 
-use crate::plan::{Ask, Kind, LONGEST_LEASE, Plan, Section};
+use crate::plan::{Ask, Kind, LONGEST_LEASE, Plan, Section, Shared};
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -19,7 +19,8 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Lock: Send + Sync {
     fn ask(&self, ask: Ask) -> Boxed<'_, Result<Option<Guard>, Error>>;
 
-    /// Runs a future under the lock. Returns `false` if the lock stayed busy.
+    /// Runs a future under the lock, waiting for at most so many milliseconds, or without a limit if that is the most.
+    /// Returns `false` if the lock stayed busy.
     fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>>;
 }
 
@@ -39,6 +40,12 @@ where
     }
 
     fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        if wait == u64::MAX {
+            return Box::pin(async move {
+                DistributedLock::run(self, work).await?;
+                Ok(true)
+            });
+        }
         Box::pin(async move {
             let wait = Duration::from_millis(wait);
             let work = async {
@@ -166,6 +173,18 @@ pub fn named(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) 
             Box::new(with(client.read_write_lock(name).writer(), section, owner))
         }
         _ => Box::new(with(client.lock(name), section, owner)),
+    }
+}
+
+/// Returns the lock with a name, for whoever acts.
+pub fn unowned(client: &Client, shared: &Shared, reads: bool) -> Box<dyn Named> {
+    let name = &shared.name;
+    match (shared.kind, reads) {
+        (Kind::Fair, _) => Box::new(client.fair_lock(name)),
+        (Kind::Fenced, _) => Box::new(client.fenced_lock(name)),
+        (Kind::ReadWrite, true) => Box::new(client.read_write_lock(name).reader()),
+        (Kind::ReadWrite, false) => Box::new(client.read_write_lock(name).writer()),
+        _ => Box::new(client.lock(name)),
     }
 }
 

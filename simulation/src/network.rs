@@ -39,6 +39,8 @@ struct Link {
     refused: u64,
     /// Until when attempts to connect get no answer.
     mute: u64,
+    /// Until when connections tear at what is written, and how much later a request arrives all the same.
+    torn: (u64, u64),
     chance: Rng,
 }
 
@@ -60,6 +62,8 @@ struct Pipe {
     is_dead: bool,
     /// Whether the reader has gone.
     is_left: bool,
+    /// Whether the reader has gone, and the writer does not know.
+    is_torn: bool,
     reader: Option<Waker>,
     /// Up to when bytes in flight have arrived.
     arrived: u64,
@@ -115,6 +119,7 @@ impl Network {
             held: [0; 2],
             refused: 0,
             mute: 0,
+            torn: (0, 0),
             chance: Rng::with_seed(seed),
         };
         self.lock().links.insert((process, server), link);
@@ -216,6 +221,10 @@ impl Network {
         self.each(process, server, |link| link.mute = now() + span);
     }
 
+    pub fn tear(&self, process: Option<usize>, server: Option<usize>, span: u64, late: u64) {
+        self.each(process, server, |link| link.torn = (now() + span, late));
+    }
+
     /// Ends all faults of links, and all connections that met one.
     pub fn heal(&self) {
         self.each(None, None, |link| {
@@ -223,6 +232,7 @@ impl Network {
             link.held = [0; 2];
             link.refused = 0;
             link.mute = 0;
+            link.torn = (0, 0);
         });
         self.cut(None, None, 0);
     }
@@ -275,6 +285,31 @@ impl State {
         let more = if link.slow.0 > now() { link.slow.1 } else { 0 };
         (now() + link.delay.least + jitter + more).max(link.held[way])
     }
+
+    /// Returns how much later what is written now arrives, if its connection tears there.
+    fn torn(&mut self, link: (usize, usize)) -> Option<u64> {
+        let link = self.links.get_mut(&link)?;
+        (link.torn.0 > now() && link.chance.u32(..16) == 0).then_some(link.torn.1)
+    }
+
+    /// Ends a connection for its process. The server learns it behind the last request, which arrives late.
+    fn tear(&mut self, id: u64, late: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let [up, down] = &mut connection.pipes;
+        if let Some(last) = up.queue.back_mut() {
+            last.due += late;
+            up.last = last.due;
+        }
+        let ends = up.last.max(now());
+        up.ends = Some(ends);
+        down.queue.clear();
+        down.ends = Some(now());
+        down.is_torn = true;
+        self.due.push(Reverse((ends, 0, id, UP)));
+        self.due.push(Reverse((now(), 0, id, DOWN)));
+    }
 }
 
 /// One end of a connection. It reads in one direction, and writes in the other.
@@ -297,9 +332,12 @@ impl End {
         let way = 1 - self.reads;
         let link = state.connections.get(&self.id).map(|one| one.link);
         let link = link.ok_or(io::ErrorKind::ConnectionReset)?;
-        let arrival = state.arrival(link, way);
+        let (arrival, torn) = (state.arrival(link, way), state.torn(link));
         let connection = state.connections.get_mut(&self.id);
         let pipe = &mut connection.ok_or(io::ErrorKind::ConnectionReset)?.pipes[way];
+        if pipe.is_torn {
+            return Ok(bytes.len());
+        }
         if pipe.ends.is_some() || pipe.is_left {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -313,6 +351,9 @@ impl End {
             });
             let turn = state.chance.u32(..);
             state.due.push(Reverse((pipe.last, turn, self.id, way)));
+        }
+        if let Some(late) = torn {
+            state.tear(self.id, late);
         }
         Ok(bytes.len())
     }

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use crate::chance::mixed;
 use crate::network::Delay;
 
-pub use corners::has_corner;
+pub use corners::corner_of;
 pub use cut::Cut;
 pub use faults::{Event, Failover, Fall, Fault, LONGEST_SPAN};
 use topology::TOPOLOGIES;
@@ -135,6 +135,8 @@ pub enum Act {
     Run(Section),
     Lead(Section),
     Job(Attempt),
+    /// Runs under a lock in branches of one task, for so many milliseconds each, and once more within each.
+    Nest(usize, u64),
     Look(usize),
     Force(usize),
     Adopt,
@@ -174,6 +176,8 @@ pub struct Plan {
     pub poll_cap: u64,
     pub max_hold: u64,
     pub handoffs: u32,
+    /// Whether clients are closed while calls go on.
+    pub abandons: bool,
 }
 
 /// The longest lease that is asked for.
@@ -264,6 +268,7 @@ impl Plan {
             poll_cap: pick(chance, &[1_000, 5_000]),
             max_hold: 5_000,
             handoffs: pick(chance, &[0, 2, 16]),
+            abandons: false,
         };
         extras::add(&mut plan);
         crowd::gather(&mut plan);

@@ -4,10 +4,12 @@ mod body;
 mod counters;
 mod holds;
 mod jobs;
+mod nested;
 mod terms;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redlatch::{Client, Config, Error, Owner};
@@ -29,12 +31,17 @@ struct Held {
     owner: Owner,
 }
 
+/// A call of which nothing becomes.
+type Abandoned = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The state that the tasks of one process share.
 pub struct Process {
     pub number: usize,
     pub plan: Arc<Plan>,
     pub clients: Vec<Client>,
     inbox: Mutex<Vec<Held>>,
+    /// Calls that nobody polls any more.
+    abandoned: Mutex<Vec<Abandoned>>,
     /// How many tasks have not ended.
     pub going: Arc<AtomicUsize>,
 }
@@ -57,15 +64,20 @@ pub async fn start(
             Ok(client) => clients.push(client),
             Err(error) => {
                 tell!("p{number} does not connect: {error}");
+                judge(|judge| judge.unconnected(number));
                 sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+    if !plan.processes[number].is_lazy {
+        judge(|judge| judge.connected(number));
     }
     let process = Arc::new(Process {
         number,
         plan: plan.clone(),
         clients,
         inbox: Mutex::default(),
+        abandoned: Mutex::default(),
         going: going.clone(),
     });
     started(process.clone());
@@ -135,7 +147,12 @@ impl Process {
         }
     }
 
-    fn inbox(&self) -> std::sync::MutexGuard<'_, Vec<Held>> {
+    fn abandoned(&self) -> MutexGuard<'_, Vec<Abandoned>> {
+        let abandoned = self.abandoned.lock();
+        abandoned.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Vec<Held>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -169,6 +186,7 @@ impl Task<'_> {
                 Act::Run(section) => self.under(section).await,
                 Act::Lead(section) => self.lead(section).await,
                 Act::Job(attempt) => self.job(attempt).await,
+                Act::Nest(at, work) => self.nest(*at, *work).await,
                 Act::Look(at) => self.look(*at).await,
                 Act::Force(at) => self.force(*at).await,
                 Act::Adopt => self.adopt().await,

@@ -14,7 +14,7 @@ use redlatch::MemoryServer;
 
 use crate::chance::{BEGIN, mixed};
 use crate::cluster::Cluster;
-use crate::judge::{Figures, judge, tell};
+use crate::judge::{Figures, Judge, judge, tell};
 use crate::machine::{Machine, now, set_now, set_running};
 use crate::network::{Delay, Network};
 use crate::plan::{Event, Fault, Kind, Plan, Topology};
@@ -114,7 +114,7 @@ pub fn live(plan: Plan, tells: bool) -> Outcome {
     }
     set_now(AGE);
     let shown = servers.iter().map(Server::show).collect();
-    judge(|judge| judge.begin(&plan, shown, tells));
+    judge(|judge| judge.begin(&plan, shown, &network, tells));
     let mut world = World {
         chance: Rng::with_seed(mixed(plan.seed.wrapping_add(1))),
         watchers: sentinels.as_ref().map(Sentinels::start).unwrap_or_default(),
@@ -256,7 +256,11 @@ impl World {
         tell!("FAULT {:?} for {} ms", event.fault, event.span);
         let (span, network) = (event.span, &self.network);
         let fault = event.fault.clone();
-        judge(|judge| judge.fault(name(&fault), span));
+        let lasts = match &fault {
+            Fault::Tear(_, _, late) => span + late,
+            _ => span,
+        };
+        judge(|judge| judge.fault(name(&fault), lasts));
         match fault {
             Fault::Slow(process, server, by) => network.slow(process, server, span, by),
             Fault::Hold(process, server, ways) => network.hold(process, server, ways, span),
@@ -270,6 +274,10 @@ impl World {
                 network.mute(process, server, span);
                 network.hold(process, server, [true; 2], span);
             }
+            Fault::Tear(process, server, late) => {
+                network.tear(process, server, span, late);
+                judge(|judge| judge.copied(lasts));
+            }
             Fault::Stop(server, memory) => {
                 if memory == Memory::Earlier {
                     self.servers[server].machine.jump();
@@ -277,6 +285,7 @@ impl World {
                 }
                 if memory != Memory::Earlier {
                     self.servers[server].stop(64);
+                    judge(Judge::is_away);
                 }
                 self.later.push((now() + span, fault));
             }
@@ -330,6 +339,7 @@ impl World {
             tell!("ends {fault:?}");
             match fault {
                 Fault::Stop(server, memory) => {
+                    judge(Judge::is_back);
                     let one = &mut self.servers[server];
                     one.machine.jump();
                     one.stop(64);
@@ -355,6 +365,7 @@ impl World {
                     judge(|judge| judge.resumed(process));
                     self.turn(process, Life::Running);
                     if let Life::Running(running) = &self.processes[process] {
+                        set_running(process);
                         running.machine.jump();
                     }
                 }
@@ -406,6 +417,9 @@ impl World {
                 let process = process.clone();
                 running.going.store(1, Ordering::Relaxed);
                 running.machine.handle().spawn(async move {
+                    if process.plan.abandons {
+                        process.abandon().await;
+                    }
                     for client in &process.clients {
                         client.close().await;
                     }
@@ -425,10 +439,32 @@ impl World {
             let keys = server.ask(&["KEYS", "*"]);
             judge(|judge| judge.left_over(number, &keys));
         }
+        self.forsake();
         for (number, life) in self.processes.iter().enumerate() {
             if let Life::Running(running) = life {
                 judge(|judge| judge.tasks_left(number, running.machine.tasks()));
             }
+        }
+    }
+
+    /// Has all processes drop the calls that they have abandoned.
+    fn forsake(&mut self) {
+        if !self.plan.abandons {
+            return;
+        }
+        for life in &self.processes {
+            if let Life::Running(running) = life
+                && let Some(process) = running.process.get()
+            {
+                let process = process.clone();
+                running.machine.handle().spawn(async move {
+                    process.forsake();
+                });
+            }
+        }
+        let until = now() + 100;
+        while now() < until {
+            self.tick();
         }
     }
 
@@ -476,6 +512,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Cut(..) => "cut",
         Fault::Refuse(..) => "refused",
         Fault::Mute(..) => "mute",
+        Fault::Tear(..) => "torn",
         Fault::Stop(_, Memory::All) => "restart",
         Fault::Stop(_, Memory::Earlier) => "restart-earlier",
         Fault::Stop(_, Memory::Nothing) => "restart-empty",

@@ -4,11 +4,18 @@ use redlatch::{Error, ErrorKind};
 
 use super::{Call, Judge};
 use crate::machine::now;
-use crate::plan::Kind;
+use crate::plan::{Fault, Kind};
+use crate::world::is_over;
 
 /// How much longer a call may take than its limit and one command, because of task scheduling and timers of whole
 /// milliseconds.
 const SLACK: u64 = 50;
+
+/// How long after the last fault of a server clients have found their way.
+const RECOVERED: u64 = 12_000;
+
+/// How long after its first call about a name a client knows which server has it.
+const FOUND_OUT: u64 = 5_000;
 
 /// How often a call may go ahead of an earlier one of its process, which may be about to end.
 const OVERTAKEN: u32 = 3;
@@ -54,6 +61,7 @@ impl Judge {
             return;
         };
         call.absent += span;
+        self.is_unpolled = true;
         let names = call.names.clone();
         // In calm weather, the others go ahead of it after a second.
         let kept = match self.plan().weather {
@@ -78,24 +86,62 @@ impl Judge {
             call.process, call.task, call.what
         ));
         self.check_span(&call, outcome);
-        // Clients connect within the first second.
-        let plan = self.plan();
-        // With all servers near enough for the shortest lease.
-        let in_calm = plan.weather == "calm" && plan.spread == 0 && call.began > self.begun + 1_000;
+        let is_settled = self.is_settled(&call);
         if let Some(error) = error
-            && in_calm
+            && is_settled
             && !matches!(
                 error.kind(),
                 ErrorKind::LeaseLost | ErrorKind::Refused | ErrorKind::Busy | ErrorKind::NotHeld
             )
         {
-            let what = format!("error in calm weather: {}: {error}", call.what);
+            let when = match self.plan().weather {
+                "calm" => "in calm weather",
+                _ => "long after the last fault",
+            };
+            let what = format!("error {when}: {}: {error}", call.what);
             self.violation(what);
+        }
+        if let Some(error) = error {
+            self.check_election(&call, error);
+            self.check_set(&call, error);
         }
         // A call for several names may have got some of them.
         if outcome == "dropped" || error.is_some() || call.names.len() > 1 {
             call.names.iter().for_each(|name| self.owed(*name));
         }
+    }
+
+    /// Whether no fault can be the cause of an error that this call has.
+    fn is_settled(&mut self, call: &Call) -> bool {
+        let plan = self.plan();
+        // With all servers near enough for the shortest lease.
+        if plan.spread > 0 {
+            return false;
+        }
+        // Clients connect within the first second.
+        if plan.weather == "calm" {
+            return call.began > self.begun + 1_000;
+        }
+        // The faults of links may leave connections that nobody has used since, and a server may stop for good when it
+        // is about to take over slots.
+        let of_servers = plan.events.iter().all(|event| is_of_server(&event.fault));
+        let heirs = plan.events.iter();
+        let heirs = heirs.filter(|event| matches!(event.fault, Fault::Inherit(..)));
+        let [name] = call.names[..] else {
+            return false;
+        };
+        let over = self.disturbed.unwrap_or(self.begun);
+        if !of_servers
+            || heirs.count() > 1
+            || plan.names[name].kind == Kind::Red
+            || call.began < over
+            || is_over()
+        {
+            return false;
+        }
+        // The first call may be what shows a client that its server is gone.
+        let tried = *self.tried.entry((call.process, name)).or_insert(call.began);
+        over + RECOVERED < call.began && tried + FOUND_OUT < call.began
     }
 
     /// Notes that a lock was granted to a call that began at this time: those that wait since earlier were overtaken.
@@ -260,4 +306,17 @@ impl Judge {
             self.violation(format!("{tasks} tasks of p{process} go on after its end"));
         }
     }
+}
+
+/// Whether a fault ends with its server.
+fn is_of_server(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Stop(..)
+            | Fault::Hang(_)
+            | Fault::Move(..)
+            | Fault::Inherit(..)
+            | Fault::Failover(_)
+            | Fault::Forget(_)
+    )
 }

@@ -4,13 +4,14 @@
 use redlatch::{Stored, Watched};
 
 use super::calls::UNENDING;
-use super::{Belief, Call, Hold, Judge};
+use super::turns::Publication;
+use super::{Belief, Call, Hold, Judge, endings};
 use crate::front::keys;
 use crate::machine::now;
 use crate::plan::{Kind, Shared, Topology};
 
 /// What clocks of whole milliseconds may differ by.
-const BLUR: u64 = 5;
+pub(super) const BLUR: u64 = 5;
 /// How long something may be so that no judge can explain: calls that nobody polls, and what they owe.
 const PATIENCE: u64 = 3_000;
 
@@ -57,10 +58,22 @@ impl Judge {
             if stood.lock.as_ref() != lock.as_ref() {
                 self.changed(server, name, &stood, lock.as_ref());
                 self.backed(server, name, lock.as_ref(), &mut |key| seen.stored(key));
+                let before = stood.lock.as_ref();
+                let wrong =
+                    before.and_then(|one| endings::wrong(one, lock.as_ref(), seen.words, &told));
+                if let Some(wrong) = wrong {
+                    let text = format!("{}: {wrong}", self.plan().names[name].name);
+                    self.violation(text);
+                }
             }
             let left = lock.as_ref().and_then(|lock| lock.ends);
             let left = left.map_or(0, |ends| ends.saturating_sub(seen.now));
-            self.queued((name, left), &stood, (lock.as_ref(), line.as_ref()), &told);
+            let is_news = |(channel, ..): &Publication| channel.ends_with(b":leader");
+            if told.iter().any(is_news) {
+                self.names[name].terms.told += 1;
+            }
+            let about = (name, left, seen.now);
+            self.queued(about, &stood, (lock.as_ref(), line.as_ref()), &told);
         }
     }
 
@@ -223,7 +236,10 @@ impl Judge {
             // A process that is paused learns nothing.
             let is_over = left == 0 || until <= now();
             let is_told = is_over || guard.is_lost() || self.excuse(name, hold.since).is_some();
-            if !is_told && !self.has(server, (name, hold.process), until, lock, look) {
+            let about = (name, hold.process);
+            if !is_told
+                && !(self.has(server, about, until, lock, look) && self.has_all_levels(hold, lock))
+            {
                 wrong.push((hold.process, hold.since, until));
             }
         }
@@ -235,6 +251,32 @@ impl Judge {
             );
             self.violation(text);
         }
+    }
+
+    /// Whether a lock counts as many levels of a process as that has guards of a hold's owner. Only in calm weather: a
+    /// late copy of a release that keeps levels takes off what was counted since, until the next release.
+    fn has_all_levels(&self, hold: &Hold, lock: Option<&Stored>) -> bool {
+        let (plan, shared) = (self.plan(), &self.plan().names[hold.name]);
+        // The readers of a process share a level.
+        let has_levels = !matches!(shared.kind, Kind::Plain | Kind::ReadWrite);
+        if plan.weather != "calm" || !has_levels || shared.is_of_set() {
+            return true;
+        }
+        let ours = format!("|p{}/", hold.process);
+        let parts = lock.map_or(&[][..], |lock| &lock.parts).iter();
+        let levels: usize = parts
+            .filter(|(field, _)| field.starts_with(&ours))
+            .filter_map(|(_, text)| text.split(':').nth(1)?.parse::<usize>().ok())
+            .sum();
+        let lasts = |one: &Hold| match &one.belief {
+            Belief::Lock(guard) => guard.remaining() > 0 && !guard.is_lost(),
+            _ => false,
+        };
+        let is_alike = |one: &&Hold| {
+            let is_here = one.name == hold.name && one.process == hold.process;
+            is_here && one.owner == hold.owner && lasts(one)
+        };
+        levels >= self.holds.values().filter(is_alike).count()
     }
 
     /// Whether a server has a lock for a process for so long.
@@ -304,6 +346,7 @@ impl Judge {
     /// Judges, now and then, whether what servers have is known, and whether somebody waits for what is free.
     pub fn glance(&mut self) {
         self.gone();
+        self.endless_outages();
         let plan = self.plan();
         if plan.weather != "calm" {
             return;
@@ -316,14 +359,19 @@ impl Judge {
             }
             if matches!(kind, Kind::Counted | Kind::Expirable) {
                 self.unused(name, 4 * round_trip + PATIENCE);
+                self.unclaimed(name, 4 * round_trip + PATIENCE);
                 continue;
             }
-            let is_of_set = |call: &Call| call.names.len() > 1 && call.names.contains(&name);
-            if self.calls.values().any(is_of_set) {
-                // It may have some of its locks.
+            self.announced(name, round_trip + 1_000);
+            if self.may_be_part(name) {
                 self.names[name].free = now();
             }
-            self.unknown(name, 2 * round_trip + PATIENCE + self.passes());
+            // Where there are sets, every call may be polled.
+            let passes = match self.plan().names[name].is_of_set() && !self.is_unpolled {
+                true => 0,
+                false => self.passes(),
+            };
+            self.unknown(name, 2 * round_trip + PATIENCE + passes);
             if kind != Kind::Red {
                 self.waited(name, 4 * round_trip + PATIENCE);
             }
@@ -331,6 +379,7 @@ impl Judge {
                 self.crowded(name, 2 * round_trip + PATIENCE + self.passes());
             }
         }
+        self.halves(round_trip);
     }
 
     /// Judges holds that no server has any more: their holders are told, by their clients or by the server.
@@ -418,6 +467,51 @@ impl Judge {
         self.waits(name, self.names[name].kept[server].since, patience);
     }
 
+    /// Judges permits that are not free, and that nobody has.
+    fn unclaimed(&mut self, name: usize, patience: u64) {
+        let (shared, known) = (&self.plan().names[name], &self.names[name]);
+        let free = |server: usize| {
+            let stored = self.servers[server].stored(&shared.name)?;
+            Some((server, stored.parts.first()?.1.parse::<u32>().ok()?))
+        };
+        let Some((server, free)) = self.homes(name).into_iter().find_map(free) else {
+            return;
+        };
+        let holds = self.holds.values().filter(|hold| hold.name == name);
+        let had: u32 = holds
+            .map(|hold| match hold.belief {
+                Belief::Permits(permits, _) => permits,
+                _ => 0,
+            })
+            .sum();
+        // A single attempt that nobody polls keeps what it was granted.
+        let timeout = Some(self.plan().command_timeout);
+        let may_keep =
+            |call: &Call| call.names == [name] && call.absent > 0 && call.limit == timeout;
+        // The permits of an expirable one end by themselves, and are counted when somebody asks.
+        let is_meant = shared.kind == Kind::Counted && known.leaked == 0;
+        let since = known.kept[server].since.max(known.parted);
+        let since = since.max(known.haunted);
+        if is_meant
+            && free + had < shared.total
+            && since + patience < now()
+            && !self.calls.values().any(may_keep)
+        {
+            let text = format!(
+                "{} has {free} free permits of {}, and {had} are taken, since {since}",
+                shared.name, shared.total
+            );
+            self.names[name].is_wrong = true;
+            self.violation(text);
+        }
+    }
+
+    /// The keys of a name are at another server from now on.
+    pub fn moved(&mut self, name: usize, from: usize, to: usize) {
+        let kept = &mut self.names[name].kept;
+        kept[to] = std::mem::take(&mut kept[from]);
+    }
+
     /// Judges what is on a server soon after all clients were closed.
     pub fn left_over(&mut self, server: usize, keys: &[String]) {
         if self.plan().weather != "calm" {
@@ -425,16 +519,26 @@ impl Judge {
         }
         for key in keys {
             // A level that was left stays until its lease ends, with what belongs to it.
-            let names = self.plan().names.iter();
-            let is_kept = names
-                .filter(|shared| keys.contains(&shared.name))
-                .any(|shared| key.contains(&shared.name));
-            if !is_kept
-                && !UNENDING
-                    .iter()
-                    .chain(&[SIGN])
-                    .any(|part| key.contains(part))
-            {
+            let mut names = self.plan().names.iter().zip(&self.names);
+            // The count of levels that were taken over lasts no longer than the levels.
+            let stored = self.servers[server].stored(key);
+            let is_over = stored.is_some_and(|one| {
+                key.contains(":rwlock_taken")
+                    && self.until(server, &one) > now() + self.plan().longest()
+            });
+            let is_kept = names.any(|(shared, known)| {
+                let lasts = !known.left.is_empty()
+                    || known.haunted > now()
+                    || matches!(
+                        shared.kind,
+                        Kind::Counted | Kind::Expirable | Kind::Latch | Kind::Plain | Kind::Job
+                    );
+                lasts && keys.contains(&shared.name) && key.contains(&shared.name)
+            });
+            // A call that nobody polls does not give up the place of its process when the client closes.
+            let place = self.plan().abandons.then_some("redlatch_turns");
+            let mut excused = UNENDING.iter().copied().chain([SIGN]).chain(place);
+            if (is_over || !is_kept) && !excused.any(|part| key.contains(part)) {
                 self.violation(format!("{key} is left on server {server}"));
             }
         }
@@ -442,14 +546,10 @@ impl Judge {
 
     /// Judges a lock that a server has, and nobody.
     fn unknown(&mut self, name: usize, patience: u64) {
-        let known = &self.names[name];
-        let kept = known
-            .kept
-            .iter()
-            .filter(|kept| kept.ends.is_some_and(|ends| ends > now()));
-        let Some(since) = kept.map(|kept| kept.since).min() else {
+        let Some(since) = self.unchanged(name) else {
             return;
         };
+        let known = &self.names[name];
         let is_known = self.holds.values().any(|hold| hold.name == name);
         let since = since.max(known.free).max(known.haunted);
         if !is_known && since + patience < now() {
@@ -499,7 +599,7 @@ pub(super) fn line(shared: &Shared) -> String {
 }
 
 /// Returns who has a lock, by which acquisitions.
-fn holds(lock: &Stored) -> Vec<(String, String)> {
+pub(super) fn holds(lock: &Stored) -> Vec<(String, String)> {
     let number = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
     lock.parts
         .iter()

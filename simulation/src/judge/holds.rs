@@ -4,7 +4,7 @@ use redlatch::{Error, ErrorKind, LossReason, Owner};
 
 use super::{Belief, Hold, Judge, Parted, is_named};
 use crate::machine::now;
-use crate::plan::Kind;
+use crate::plan::{Kind, Topology};
 
 /// How long a process may pass a record on before it finds out that the record was gone.
 pub(super) const PASSED_ON: u64 = 2_000;
@@ -126,8 +126,38 @@ impl Judge {
             is_overtaken: false,
             gone: None,
         });
+        self.leads(name);
         self.runs((process, task), name, hold);
         hold
+    }
+
+    /// Judges how much of a lease is left when a lock is handed out.
+    pub fn lasts(
+        &mut self,
+        (process, task): (usize, usize),
+        name: usize,
+        (left, least): (u64, u64),
+    ) {
+        if left + 2 < least {
+            let shown = self.plan().names[name].name.clone();
+            self.violation(format!(
+                "p{process}.{task} got {shown} with {left} ms left, and {least} ms are promised"
+            ));
+        }
+    }
+
+    /// Judges what a run finds of the lock that it is under.
+    pub fn within(
+        &mut self,
+        (process, task): (usize, usize),
+        name: usize,
+        is_right: bool,
+        wrong: &str,
+    ) {
+        if self.plan().weather == "calm" && !is_right {
+            let shown = self.plan().names[name].name.clone();
+            self.violation(format!("p{process}.{task} runs under {shown}, and {wrong}"));
+        }
     }
 
     /// Returns how many levels this owner is known to have, and `None` if it may have others.
@@ -229,10 +259,20 @@ impl Judge {
         })
     }
 
+    /// Notes until when permits last now. While an extension is under way, the lease before it may count as well.
+    pub fn permits_last(&mut self, hold: u64, time: u64, is_under_way: bool) {
+        let hold = self.holds.get_mut(&hold);
+        if let Some(Belief::Permits(_, until)) = hold.map(|hold| &mut hold.belief) {
+            *until = if is_under_way { time.min(*until) } else { time };
+        }
+    }
+
     /// Notes that a holder begins to give a hold back, or has lost it. From then on, nobody relies on it.
     pub fn parted(&mut self, hold: u64) -> Option<Parted> {
         let hold = self.holds.remove(&hold)?;
         self.haunt_beside(hold.name, &hold.owner);
+        self.led(&hold);
+        self.names[hold.name].parted = now();
         if !self.holds.values().any(|other| other.name == hold.name) {
             self.names[hold.name].free = now();
         }
@@ -299,7 +339,15 @@ impl Judge {
             parted.iter().for_each(|_| self.may_lose(process));
         }
         let round_trip = 2 * self.plan().delay.least;
-        let is_unasked = |one: &Parted| !one.reads && now() < one.ended + round_trip;
+        let heard = self.heard_last(process);
+        let is_unasked = |one: &Parted| {
+            let since = if one.reads {
+                one.ended.saturating_sub(SEEN_FOR)
+            } else {
+                one.ended
+            };
+            heard.is_some_and(|heard| heard < since) || !one.reads && now() < one.ended + round_trip
+        };
         match result {
             Ok(()) if parted.iter().any(is_unasked) => {
                 let text = format!(
@@ -326,6 +374,15 @@ impl Judge {
         }
     }
 
+    /// Returns by when that was said, at the latest, which a process heard last of its only server. Without faults,
+    /// two connections bring it in another order by the jitter of their link at most.
+    fn heard_last(&self, process: usize) -> Option<u64> {
+        let plan = self.plan();
+        let is_known = plan.topology == Topology::Single && plan.weather == "calm";
+        let network = self.network.as_ref().filter(|_| is_known)?;
+        Some(network.heard(process, 0)? + plan.delay.jitter)
+    }
+
     /// Notes that the future of an unlock was dropped.
     pub fn left(&mut self, process: usize, parted: &Parted) {
         self.may_lose(process);
@@ -347,9 +404,16 @@ impl Judge {
         let is_excused = holds.iter().any(|hold| {
             self.excuse(hold.name, hold.since).is_some() || self.may_be_shaken(hold.name)
         });
+        // The end of a client is no news.
+        let is_untold =
+            reason != LossReason::Closed && holds.iter().any(|hold| self.is_deposed_untold(hold));
         let shown = holds.iter().map(|hold| &*self.plan().names[hold.name].name);
         let shown = shown.collect::<Vec<_>>().join("+");
         self.tell(format_args!("p{process}.{task} lost {shown}: {reason}"));
+        if is_untold {
+            let text = format!("p{process}.{task}: {shown} is lost, and no report says deposed");
+            self.violation(text);
+        }
         if reason != LossReason::Expired && !is_excused {
             let text = format!(
                 "p{process}.{task}: {shown} is called lost, {reason}, {left} ms before its end, for no reason"

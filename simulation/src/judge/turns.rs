@@ -9,17 +9,20 @@ use crate::plan::Kind;
 /// The longest turn of the first in line, and of the one behind it, in milliseconds.
 const TURNS: u64 = 1_900;
 
+/// The longest turn, with what its last digit adds.
+const LONGEST_TURN: f64 = 1_510.0;
+
 /// What stands for Redisson's clients, which listen to the channel of the lock.
 const FOREIGN: &str = "*";
 
 /// A message: its channel, its text, and how many heard it.
-type Publication = (Vec<u8>, Vec<u8>, usize);
+pub(super) type Publication = (Vec<u8>, Vec<u8>, usize);
 
 impl Judge {
     /// Judges what a command did to those that wait.
     pub(super) fn queued(
         &mut self,
-        (name, left): (usize, u64),
+        (name, left, clock): (usize, u64, u64),
         stood: &Stood,
         (lock, line): (Option<&Stored>, Option<&Stored>),
         told: &[Publication],
@@ -29,6 +32,8 @@ impl Judge {
             stood.lock.is_some() && lock.is_none(),
         );
         let (before, after) = (members(stood.line.as_ref()), members(line));
+        // All that wait are clients of this crate. Owners have no slash.
+        let is_of_client = |(channel, ..): &Publication| channel.contains(&b'/');
         let wrong = match self.plan().names[name].kind {
             Kind::Reentrant | Kind::Fenced | Kind::Spin | Kind::Leader => {
                 if is_taken {
@@ -45,7 +50,7 @@ impl Judge {
                 }
             }
             Kind::Fair if is_taken => overtaken(&before, &after, owner(lock)),
-            Kind::Fair if is_freed && !after.is_empty() && told.is_empty() => {
+            Kind::Fair if is_freed && !after.is_empty() && !told.iter().any(is_of_client) => {
                 Some("nobody in the queue is told that it is free".to_owned())
             }
             Kind::ReadWrite | Kind::Latch if is_freed && told.is_empty() => {
@@ -54,6 +59,10 @@ impl Judge {
             Kind::Counted | Kind::Expirable => self.permits_told(name, stood, lock, told),
             _ => None,
         };
+        let wrong = wrong.or_else(|| {
+            let is_put_off = lock.is_none() && before.len() < after.len();
+            turn(line?, told, is_put_off.then_some(clock))
+        });
         if let Some(wrong) = wrong {
             let shown = &self.plan().names[name].name;
             let text = format!("{shown}: {wrong}; {before:?} before, {after:?} after");
@@ -110,6 +119,24 @@ fn overtaken(before: &[String], after: &[String], by: Option<&str>) -> Option<St
     // Redisson's clients may not come, so their turn keeps nobody out who does not wait.
     let is_overtaken = first != FOREIGN && by != Some(first) && after.contains(first);
     is_overtaken.then(|| format!("{by:?} has it ahead of {first}"))
+}
+
+/// Whether the first in line has a turn though it hears nothing, or, if another was put off for it at this time by the
+/// server's clock, a turn that is over or longer than any.
+fn turn(line: &Stored, told: &[Publication], put_off: Option<u64>) -> Option<String> {
+    let (first, score) = line.parts.first()?;
+    let score = score.parse::<f64>().ok().filter(|score| *score < 0.0)?;
+    let channel = format!(":{first}");
+    let is_unheard = told.iter().any(|(one, text, heard)| {
+        *heard == 0 && *text == b"0" && one.ends_with(channel.as_bytes())
+    });
+    // The last digit is 5 or more for a client that has said so.
+    if is_unheard && score.rem_euclid(10.0) < 5.0 {
+        return Some(format!("{first}, who hears nothing, has its turn"));
+    }
+    let left = score + 1e15 - put_off? as f64;
+    let is_turn = (-5.0..=LONGEST_TURN).contains(&left);
+    (!is_turn).then(|| format!("the turn of {first} has {left} ms left"))
 }
 
 /// Whether a waiter is told of a longer time than the lock, or a turn, lasts.

@@ -5,6 +5,12 @@
 //! It is drawn apart from the rest, so that the plans of the other seeds, and with them the seeds that are kept, stay
 //! as they were before there was any of it.
 
+mod copies;
+mod outages;
+mod runs;
+mod sets;
+mod turns;
+
 use fastrand::Rng;
 
 use super::crowd::POLL_CAP;
@@ -27,32 +33,65 @@ struct Corner {
     turn: fn(&mut Plan, &mut Rng),
 }
 
-/// Returns the corner that a seed has.
-fn corner(seed: u64) -> Option<Corner> {
+impl Corner {
+    const fn new(kinds: &'static [Kind], act: Draw, turn: fn(&mut Plan, &mut Rng)) -> Self {
+        Self { kinds, act, turn }
+    }
+}
+
+/// The corners that have seeds of their own.
+const CORNERS: [Corner; 8] = {
     use Kind::{Counted, Expirable, Fair, Fenced, Latch, Plain, ReadWrite, Reentrant, Spin};
     const MOST: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable];
     const SENT: &[Kind] = &[
         Reentrant, Fair, Fenced, ReadWrite, Counted, Expirable, Latch,
     ];
     const HELD: &[Kind] = &[Reentrant, Fair, Fenced, ReadWrite, Plain, Spin];
-    let corner =
-        |kinds, act: Draw, turn: fn(&mut Plan, &mut Rng)| Some(Corner { kinds, act, turn });
-    match seed % 40 {
-        3 | 14 | 23 | 34 => corner(&LOCKS, unpolled, busy),
-        5 | 17 | 25 | 37 => corner(&LOCKS, inherited, busy),
-        18 | 38 => corner(&LOCKS, lengthened, busy),
-        8 | 16 => corner(&LOCKS, shared_by_tasks, busy),
-        26 => corner(&[Reentrant, Fair, Fenced], crossing, pair),
-        4 | 22 => corner(MOST, sparse, few),
-        6 | 36 => corner(SENT, late, slow),
-        7 => corner(HELD, kept, forgetful),
-        _ => None,
-    }
+    [
+        Corner::new(&LOCKS, unpolled, busy),
+        Corner::new(&LOCKS, inherited, busy),
+        Corner::new(&LOCKS, lengthened, busy),
+        Corner::new(&LOCKS, shared_by_tasks, busy),
+        Corner::new(&[Reentrant, Fair, Fenced], crossing, pair),
+        Corner::new(MOST, sparse, few),
+        Corner::new(SENT, late, slow),
+        Corner::new(HELD, kept, forgetful),
+    ]
+};
+
+/// The corners that take turns on the same seeds.
+const FURTHER: &[&[Corner]] = &[
+    copies::CORNERS,
+    outages::CORNERS,
+    runs::CORNERS,
+    sets::CORNERS,
+    turns::CORNERS,
+];
+
+/// Returns the number of the corner that a seed has.
+pub fn corner_of(seed: u64) -> Option<usize> {
+    let number = match seed % 40 {
+        3 | 14 | 23 | 34 => 0,
+        5 | 17 | 25 | 37 => 1,
+        18 | 38 => 2,
+        8 | 16 => 3,
+        26 => 4,
+        4 | 22 => 5,
+        6 | 36 => 6,
+        7 => 7,
+        1 | 21 | 31 | 39 => {
+            let further: usize = FURTHER.iter().map(|some| some.len()).sum();
+            CORNERS.len() + (seed / 40 + seed % 40) as usize % further
+        }
+        _ => return None,
+    };
+    Some(number)
 }
 
-/// Whether a seed has a corner.
-pub fn has_corner(seed: u64) -> bool {
-    corner(seed).is_some()
+fn corner(seed: u64) -> Option<&'static Corner> {
+    let number = corner_of(seed)?;
+    let further = FURTHER.iter().copied().flatten();
+    CORNERS.iter().chain(further).nth(number)
 }
 
 pub(super) fn turn(plan: &mut Plan) {
@@ -104,6 +143,7 @@ fn shared(chance: &mut Rng, kind: Kind, at: usize, clients: usize) -> Shared {
         total: match kind {
             Kind::Counted | Kind::Expirable => chance.u32(1..=3),
             Kind::Latch => 200,
+            Kind::Job => pick(chance, &[400, 4_000]),
             _ => 1,
         },
     }

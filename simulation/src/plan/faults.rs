@@ -17,6 +17,9 @@ pub enum Fault {
     Cut(Option<usize>, Option<usize>, usize),
     Refuse(Option<usize>, Option<usize>),
     Mute(Option<usize>, Option<usize>),
+    /// Connections break at what is sent over them. A request arrives all the same, so many milliseconds later; an
+    /// answer is lost.
+    Tear(Option<usize>, Option<usize>, u64),
     Stop(usize, Memory),
     Hang(usize),
     Forget(usize),

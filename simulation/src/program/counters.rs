@@ -1,14 +1,18 @@
 //! What tasks do with semaphores and latches.
 
+use std::future::Ready;
 use std::time::Duration;
 
-use redlatch::Owner;
+use redlatch::{Error, Owner};
 use tokio::time::sleep;
 
 use super::Task;
 use crate::judge::judge;
 use crate::machine::now;
 use crate::plan::{Ask, Ending, Kind, Section};
+
+/// What clocks of whole milliseconds may take off a lease.
+const BLUR: u64 = 5;
 
 impl Task<'_> {
     pub(super) async fn count_down(&self, at: usize) {
@@ -41,7 +45,10 @@ impl Task<'_> {
 }
 
 macro_rules! permits {
-    ($name:ident, $of:ident, $semaphore:ident => $with_lease:expr) => {
+    (
+        $name:ident, $of:ident, $semaphore:ident => $with_lease:expr,
+        ($permit:ident, $time:ident) => $extended:expr
+    ) => {
         impl Task<'_> {
             pub(super) async fn $name(&self, section: &Section) {
                 let at = section.names[0];
@@ -81,6 +88,21 @@ macro_rules! permits {
                     _ => u64::MAX,
                 };
                 let hold = judge(|judge| judge.permitted(self.id(), at, wanted, &owner, until));
+                let leases = section.extend.map(|lease| [lease / 4, lease]);
+                for lease in leases.into_iter().flatten() {
+                    let ($permit, $time) = (&permit, Duration::from_millis(lease));
+                    let Some(extended) = $extended else {
+                        break;
+                    };
+                    let until = now() + lease - lease / 100 - BLUR;
+                    judge(|judge| judge.permits_last(hold, until, true));
+                    let what = format!("extend {} by {lease}", shared.name);
+                    let limit = Some(2 * plan.command_timeout);
+                    let extended = self.just(what, limit, extended, |()| "done").await;
+                    if matches!(extended, Some(Ok(()))) {
+                        judge(|judge| judge.permits_last(hold, until, false));
+                    }
+                }
                 if section.work > 0 {
                     sleep(Duration::from_millis(section.work)).await;
                 }
@@ -106,5 +128,11 @@ macro_rules! permits {
     };
 }
 
-permits!(permits, semaphore, semaphore => |_: u64| semaphore);
-permits!(expirable_permits, expirable_semaphore, semaphore => |lease| semaphore.lease(Duration::from_millis(lease)));
+permits!(
+    permits, semaphore, semaphore => |_: u64| semaphore,
+    (_permit, _time) => None::<Ready<Result<(), Error>>>
+);
+permits!(
+    expirable_permits, expirable_semaphore, semaphore => |lease| semaphore.lease(Duration::from_millis(lease)),
+    (permit, time) => Some(permit.extend(time))
+);

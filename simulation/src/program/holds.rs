@@ -1,6 +1,6 @@
 //! What tasks do with locks.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -10,10 +10,60 @@ use redlatch::Owner;
 use tokio::time::{sleep, timeout};
 
 use super::body::Body;
-use super::{Held, Task};
+use super::{Abandoned, Held, Process, Task};
 use crate::judge::{Belief, Parted, judge, tell};
 use crate::locks::{Guard, Named, lock, named};
 use crate::plan::{Ask, By, Care, Ending, Kind, LONGEST_SPAN, Section};
+
+impl Process {
+    /// Begins a call for each lock and polls it for moments. Nothing becomes of it.
+    pub async fn abandon(self: &Arc<Self>) {
+        for (at, shared) in self.plan.names.iter().enumerate() {
+            if !matches!(
+                shared.kind,
+                Kind::Reentrant | Kind::Fair | Kind::Fenced | Kind::ReadWrite
+            ) {
+                continue;
+            }
+            let process = self.clone();
+            let mut call: Abandoned = Box::pin(async move {
+                let (section, owner) = (writing(at), Owner::unique());
+                let lock = lock(&process.plan, &process.clients, &section, &owner);
+                let _guard = lock.ask(Ask::Wait).await;
+                pending::<()>().await;
+            });
+            let polled = [0, 1, 30, 200][(self.number + at) % 4];
+            let polled = Duration::from_millis(polled);
+            timeout(polled, call.as_mut()).await.ok();
+            self.abandoned().push(call);
+        }
+    }
+
+    /// Drops the calls that were abandoned.
+    pub fn forsake(&self) {
+        let calls = std::mem::take(&mut *self.abandoned());
+        drop(calls);
+    }
+}
+
+/// A lock that is taken for a moment, or only looked at.
+fn writing(at: usize) -> Section {
+    Section {
+        names: vec![at],
+        reads: false,
+        ask: Ask::Once,
+        by: By::Task,
+        lease: None,
+        levels: 1,
+        permits: 1,
+        work: 0,
+        extend: None,
+        verifies: false,
+        ending: Ending::Unlock,
+        care: Care::default(),
+        held: Care::default(),
+    }
+}
 
 impl Task<'_> {
     fn owner(by: By) -> Owner {
@@ -46,6 +96,7 @@ impl Task<'_> {
                 told,
             );
             if let Some(Ok(Some(guard))) = asked.await {
+                self.lasts(section, &guard);
                 levels.push(self.held(section, &owner, guard));
             }
             if levels.len() as u32 != level + 1 {
@@ -58,6 +109,18 @@ impl Task<'_> {
         self.work(section, last).await;
         while let Some(held) = levels.pop() {
             self.part(section, held).await;
+        }
+    }
+
+    /// Tells the judge how much of its lease a lock is granted with.
+    fn lasts(&self, section: &Section, guard: &Guard) {
+        let (plan, name) = (&self.process.plan, section.names[0]);
+        // Leases of a set that nobody renews may be extended one after the other.
+        let is_even = section.names.len() == 1 || section.lease.is_none();
+        if is_even && plan.names[name].kind != Kind::Red {
+            let least = section.lease.unwrap_or(plan.watchdog) / 2;
+            let left = guard.remaining();
+            judge(|judge| judge.lasts(self.id(), name, (left, least)));
         }
     }
 
@@ -251,24 +314,6 @@ impl Task<'_> {
         named(&self.process.plan, &self.process.clients, section, owner)
     }
 
-    fn reading(&self, at: usize) -> Section {
-        Section {
-            names: vec![at],
-            reads: false,
-            ask: Ask::Once,
-            by: By::Task,
-            lease: None,
-            levels: 1,
-            permits: 1,
-            work: 0,
-            extend: None,
-            verifies: false,
-            ending: Ending::Unlock,
-            care: Care::default(),
-            held: Care::default(),
-        }
-    }
-
     pub(super) async fn look(&self, at: usize) {
         let plan = &self.process.plan;
         let shared = &plan.names[at];
@@ -290,7 +335,7 @@ impl Task<'_> {
             Kind::Latch | Kind::Red | Kind::Job => {}
             _ => {
                 let owner = Owner::current();
-                let lock = self.named(&self.reading(at), &owner);
+                let lock = self.named(&writing(at), &owner);
                 let known = judge(|judge| judge.levels(at, &owner));
                 let looked = self.just(what, limit, lock.look(), |_| "done").await;
                 if let Some(Ok(levels)) = looked {
@@ -308,7 +353,7 @@ impl Task<'_> {
         ) {
             return;
         }
-        let lock = self.named(&self.reading(at), &Owner::current());
+        let lock = self.named(&writing(at), &Owner::current());
         let what = format!("force {}", plan.names[at].name);
         judge(|judge| judge.forced(at, 0));
         let limit = Some(2 * plan.command_timeout);
@@ -328,7 +373,7 @@ impl Task<'_> {
         let Some((at, owner)) = judge(|judge| judge.adoptable(self.process.number)) else {
             return;
         };
-        let section = self.reading(at);
+        let section = writing(at);
         let lock = self.named(&section, &owner);
         let what = format!("adopt {} of {owner}", plan.names[at].name);
         judge(|judge| judge.forced(at, 0));

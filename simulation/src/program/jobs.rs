@@ -69,10 +69,12 @@ impl Task<'_> {
             (Some(Ok("busy")), _) => judge(|judge| judge.left_out(self.id(), name)),
             (Some(Ok(_)), Some(&(hold, began, ended))) => {
                 let is_told = now() - ended < plan.watchdog;
-                judge(|judge| judge.has_run(self.id(), name, (hold, began), is_told));
+                judge(|judge| judge.has_run(self.id(), name, (hold, began, ended), is_told));
             }
-            (None, Some(&(hold, began, _))) => {
-                judge(|judge| judge.has_run(self.id(), name, (hold, began), false));
+            (None, Some(&(hold, began, ended))) => {
+                // A task of the client goes on to tell the server.
+                let is_told = plan.weather == "calm";
+                judge(|judge| judge.has_run(self.id(), name, (hold, began, ended), is_told));
             }
             _ => judge(|judge| judge.owed(name)),
         }

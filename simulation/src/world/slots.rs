@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::cluster::slot;
-use crate::judge::tell;
+use crate::judge::{judge, tell};
 use crate::server::Memory;
 
 impl World {
@@ -25,6 +25,11 @@ impl World {
             return false;
         }
         here.hand_over(there, |key| slot(key) == moved);
+        for (at, shared) in self.plan.names.iter().enumerate() {
+            if slot(&shared.name) == moved {
+                judge(|judge| judge.moved(at, from, to));
+            }
+        }
         tell!("slot {moved} moves from {from} to {to}");
         true
     }
