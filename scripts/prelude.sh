@@ -20,7 +20,7 @@ as_root() {
 }
 
 # What the results in RELIABILITY.md are about.
-sources=(src lua macros/src cli/src)
+sources=(src lua macros/src memory/src cli/src)
 
 # Replaces a part of RELIABILITY.md by the input, below a line that says when it was run, and on which commit.
 record() {

@@ -1,17 +1,17 @@
 //! The clock on which leases are measured.
 
-#[cfg(feature = "memory")]
-mod in_memory;
-
 use std::time::Duration;
 
+/// Has all instants from now on measured by tokio's clock, in the whole process.
 #[cfg(feature = "memory")]
-pub(crate) use in_memory::{begin_at, follow_tokio, unix_time};
+pub(crate) fn follow_tokio() {
+    redlatch_memory::clock::follow_tokio(|| Duration::from_nanos(BootInstant::of_system().0));
+}
 
 /// Whether leases are measured by tokio's clock, which may be paused.
 pub(crate) fn is_tokios() -> bool {
     #[cfg(feature = "memory")]
-    let is_tokios = in_memory::ORIGIN.get().is_some();
+    let is_tokios = redlatch_memory::clock::boot_time().is_some();
     #[cfg(not(feature = "memory"))]
     let is_tokios = false;
     is_tokios
@@ -30,8 +30,8 @@ impl BootInstant {
 
     pub(crate) fn now() -> Self {
         #[cfg(feature = "memory")]
-        if let Some(origin) = in_memory::ORIGIN.get() {
-            return origin.now();
+        if let Some(time) = redlatch_memory::clock::boot_time() {
+            return Self(0).plus(time);
         }
         Self::of_system()
     }

@@ -195,9 +195,6 @@ pub use lock::spin::SpinLock;
 pub use loss::LossReason;
 #[cfg(feature = "memory")]
 pub use memory::MemoryServer;
-#[cfg(feature = "memory")]
-#[doc(hidden)]
-pub use memory::{Stored, Watched};
 pub use owner::Owner;
 pub use scope::Scoped;
 

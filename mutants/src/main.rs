@@ -22,7 +22,7 @@ const TEXT: (&str, &str) = (
     "        crate::mutant::text(self.name, self.source)\n",
 );
 /// What may be patched.
-const WOVEN: [&str; 3] = ["src/", "cli/src/", "lua/"];
+const WOVEN: [&str; 4] = ["src/", "memory/src/", "cli/src/", "lua/"];
 const SCRIPTS: &str = "src/protocol/script.rs";
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn weave_all(tree: &Path, patches: &[PathBuf]) -> io::Result<()> {
     let scripts = fs::read_to_string(tree.join(SCRIPTS))?;
     assert!(scripts.contains(TEXT.0), "{SCRIPTS} has no {}", TEXT.0);
     fs::write(tree.join(SCRIPTS), scripts.replace(TEXT.0, TEXT.1))?;
-    for root in ["src/lib.rs", "cli/src/main.rs"] {
+    for root in ["src/lib.rs", "memory/src/lib.rs", "cli/src/main.rs"] {
         let root = tree.join(root);
         let source = fs::read_to_string(&root)?;
         fs::write(&root, source + "\nmod mutant;\n")?;

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use redlatch::{MemoryServer, Owner};
+use redlatch::Owner;
+use redlatch_memory::Server as MemoryServer;
 
 use crate::locks::Guard;
 use crate::machine::now;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redlatch::MemoryServer;
+use redlatch_memory::Server as MemoryServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::front::{Front, Gate, write};

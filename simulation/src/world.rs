@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fastrand::Rng;
-use redlatch::MemoryServer;
+use redlatch_memory::clock;
 
 use crate::chance::{BEGIN, mixed};
 use crate::cluster::Cluster;
@@ -86,7 +86,7 @@ pub struct Outcome {
 
 /// Runs a plan.
 pub fn live(plan: Plan, tells: bool) -> Outcome {
-    MemoryServer::begin_time(Duration::from_secs(BEGIN));
+    clock::begin_at(Duration::from_secs(BEGIN));
     let topology = plan.topology;
     let plan = Arc::new(plan);
     let network = Network::new(mixed(plan.seed ^ 1));

@@ -20,8 +20,6 @@ mod deployment;
 #[cfg(feature = "fred-10")]
 mod fred;
 mod login;
-#[cfg(feature = "memory")]
-mod memory;
 #[cfg(feature = "serde")]
 mod parts;
 #[cfg(feature = "redis-1")]

@@ -4,8 +4,7 @@
 /// listed next to it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
 const LAYERS: [&[(&str, &str)]; 6] = [
     &[
-        ("clock", "clock::in_memory"),
-        ("clock::in_memory", "clock"),
+        ("clock", ""),
         ("error", "loss"),
         ("loss", ""),
         ("name", "error"),
@@ -20,53 +19,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("stats::number", "metrics"),
         ("metrics", ""),
         ("no_metrics", ""),
-        // A server in memory knows nothing of clients.
-        ("memory", "clock memory::pipe memory::state"),
-        ("memory::pipe", "memory"),
-        ("memory::argument", "memory::reply"),
-        ("memory::reply", ""),
-        ("memory::value", ""),
-        ("memory::keys", "memory::reply memory::value"),
-        ("memory::watched", "memory::keys memory::value"),
-        ("memory::connection", "memory::keys memory::reply"),
-        ("memory::life", "clock memory::argument memory::reply"),
-        (
-            "memory::data",
-            "clock memory::argument memory::connection memory::keys memory::life memory::reply memory::watched",
-        ),
-        (
-            "memory::channels",
-            "memory::argument memory::connection memory::data memory::reply",
-        ),
-        (
-            "memory::texts",
-            "memory::argument memory::generic memory::keys memory::reply memory::value",
-        ),
-        (
-            "memory::table",
-            "memory::argument memory::channels memory::data memory::generic memory::hashes memory::keys memory::lists memory::reply memory::sorted_sets memory::texts",
-        ),
-        (
-            "memory::scripts",
-            "memory::argument memory::data memory::reply memory::table",
-        ),
-        (
-            "memory::dialogue",
-            "clock memory::argument memory::channels memory::connection memory::data memory::reply memory::scripts memory::table",
-        ),
-        (
-            "memory::simulated",
-            "clock memory memory::channels memory::reply memory::watched",
-        ),
-        (
-            "memory::state",
-            "memory::connection memory::data memory::dialogue memory::reply memory::scripts",
-        ),
-        (
-            "memory::*",
-            "memory::argument memory::keys memory::reply memory::value",
-        ),
-        ("config::memory", "config config::server memory"),
+        ("memory", "clock config"),
         ("config::connect", "config"),
         ("config::credentials", "config"),
         (
@@ -79,11 +32,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("config::tls", "config error"),
         (
             "config",
-            "backoff config::connect config::credentials config::deployment config::fred config::login config::redis config::secret config::server config::tls error memory options owner",
+            "backoff config::connect config::credentials config::deployment config::fred config::login config::redis config::secret config::server config::tls error options owner",
         ),
         (
             "config::*",
-            "config config::secret config::server config::tls config::url error memory",
+            "config config::secret config::server config::tls config::url error",
         ),
     ],
     &[

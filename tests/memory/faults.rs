@@ -242,11 +242,11 @@ async fn places_of_calls_that_have_ended_keep_a_fair_lock_from_nobody() {
     };
     let ended = [(); 20].map(|()| waits());
     sleep(millis(10)).await;
-    let earlier = server.with_same_data();
+    let earlier = server.simulated().with_same_data();
     ended.iter().for_each(JoinHandle::abort);
     let waits = waits();
     sleep(millis(10)).await;
-    server.restart_with(&earlier);
+    server.simulated().restart_with(&earlier);
     // The waiter has lost its place, and gets another one behind those of the calls that have ended.
     sleep(secs(3)).await;
     let started = Instant::now();

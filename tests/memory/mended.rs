@@ -20,7 +20,7 @@ use crate::{client, two};
 fn given_back(server: &MemoryServer) -> Arc<AtomicUsize> {
     let (count, hash) = (Arc::new(AtomicUsize::new(0)), sha("fair_sign"));
     let counted = count.clone();
-    server.watch(move |seen| {
+    server.simulated().watch(move |seen| {
         let named = seen.words.get(1);
         let is_sign =
             named.is_some_and(|it| it == hash.as_bytes() || it == script("fair_sign").as_bytes());
@@ -61,10 +61,10 @@ async fn closing_waits_until_what_was_moved_to_a_call_that_has_ended_is_given_ba
     let lock = client.fair_lock("job").owned_by(&Owner::unique());
     let ended = tokio::spawn(async move { lock.lock().await });
     sleep(millis(10)).await;
-    let earlier = server.with_same_data();
+    let earlier = server.simulated().with_same_data();
     ended.abort();
     sleep(millis(10)).await;
-    server.restart_with(&earlier);
+    server.simulated().restart_with(&earlier);
     sleep(secs(1)).await;
     let given_back = given_back(&server);
     let unlocking = begin(guard.unlock());
@@ -190,7 +190,7 @@ async fn server_that_takes_over_the_epoch_of_another_does_not_vote_before_that_o
     let [there, here] = [client(&older).await, client(&fresh).await]
         .map(|client| RedLock::new([client.lock("job")]));
     assert!(here.try_lock().await.is_err(), "it has just started");
-    fresh.hand_over(&older, |_| true);
+    fresh.simulated().hand_over(older.simulated(), |_| true);
     assert!(there.try_lock().await.is_err(), "that one has just started");
     sleep(secs(70)).await;
     there.lock().await.unwrap().unlock().await.unwrap();

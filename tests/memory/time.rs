@@ -154,7 +154,7 @@ async fn readers_of_one_process_go_together() {
     let (server, here, there) = two().await;
     let scripts = Arc::new(AtomicUsize::new(0));
     let count = scripts.clone();
-    server.watch(move |seen| {
+    server.simulated().watch(move |seen| {
         let is_script = seen.words[0].starts_with(b"EVAL");
         count.fetch_add(usize::from(is_script && seen.told.is_some()), Relaxed);
     });

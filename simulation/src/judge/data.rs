@@ -1,7 +1,7 @@
 //! What is judged of the data of servers: that a lock ends by itself, that the server has what a guard believes, and
 //! that nothing stays there of which nobody knows.
 
-use redlatch::{Stored, Watched};
+use redlatch_memory::{Stored, Watched};
 
 use super::calls::UNENDING;
 use super::turns::Publication;

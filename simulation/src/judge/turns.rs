@@ -1,6 +1,6 @@
 //! What is judged of those that wait, by the data of servers: that they are told, and have the lock in turn.
 
-use redlatch::Stored;
+use redlatch_memory::Stored;
 
 use super::Judge;
 use super::data::Stood;

@@ -1,6 +1,6 @@
 //! A failover, step by step: a replica takes over from its primary.
 
-use redlatch::MemoryServer;
+use redlatch_memory::Server as MemoryServer;
 
 use super::World;
 use crate::judge::{judge, tell};

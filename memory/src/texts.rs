@@ -1,13 +1,13 @@
 //! Commands about keys that hold a text or a number.
 
-use super::argument::{Args, integer, span, upper};
-use super::generic::invalid;
-use super::keys::Keys;
-use super::reply::{Answer, Refusal, Reply};
-use super::value::Value;
+use crate::argument::{Args, integer, span, upper};
+use crate::generic::invalid;
+use crate::keys::Keys;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::value::Value;
 
 /// `GET key`
-pub(super) fn get(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn get(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(match keys.read::<Vec<u8>>(&args[0])? {
         Some(text) => Reply::bulk(text.clone()),
         None => Reply::Nil,
@@ -15,7 +15,7 @@ pub(super) fn get(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `GETRANGE key start end`
-pub(super) fn getrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn getrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (start, stop) = (integer(&args[1])?, integer(&args[2])?);
     let text = keys.read::<Vec<u8>>(&args[0])?.map_or(&[][..], |text| text);
     // Other than in a list, a stop before the first byte stands for the first byte, unless it is before the start, too.
@@ -28,7 +28,7 @@ pub(super) fn getrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `SET key value [NX|XX] [PX milliseconds|EX seconds|PXAT milliseconds|KEEPTTL]`
-pub(super) fn set(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn set(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (mut only_new, mut only_old, mut keeps, mut ends) = (false, false, false, None);
     let mut options = args[2..].iter();
     while let Some(option) = options.next() {
@@ -65,25 +65,25 @@ fn end(option: &str, given: i64, now: u64) -> Option<u64> {
 }
 
 /// `INCRBY key number`
-pub(super) fn incrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn incrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let more = integer(&args[1])?;
     add(keys, &args[0], more)
 }
 
 /// `DECRBY key number`
-pub(super) fn decrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn decrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let less = integer(&args[1])?.checked_neg();
     let less = less.ok_or_else(|| Refusal::new("ERR decrement would overflow"))?;
     add(keys, &args[0], less)
 }
 
 /// `INCR key`
-pub(super) fn incr(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn incr(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     add(keys, &args[0], 1)
 }
 
 /// `DECR key`
-pub(super) fn decr(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn decr(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     add(keys, &args[0], -1)
 }
 

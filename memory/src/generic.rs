@@ -1,24 +1,24 @@
 //! Commands about keys of any type.
 
-use super::argument::{Args, integer, is, matches, upper};
-use super::keys::Keys;
-use super::reply::{Answer, Refusal, Reply};
+use crate::argument::{Args, integer, is, matches, upper};
+use crate::keys::Keys;
+use crate::reply::{Answer, Refusal, Reply};
 
 /// `DEL key..`
-pub(super) fn del(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn del(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(Reply::count(
         args.iter().filter(|key| keys.remove(key)).count(),
     ))
 }
 
 /// `EXISTS key..`
-pub(super) fn exists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn exists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let there = args.iter().filter(|key| keys.entry(key).is_some());
     Ok(Reply::count(there.count()))
 }
 
 /// `RENAME key name`
-pub(super) fn rename(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn rename(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     if keys.entry(&args[0]).is_none() {
         return Err(Refusal::new("ERR no such key"));
     }
@@ -29,7 +29,7 @@ pub(super) fn rename(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `TYPE key`
-pub(super) fn kind(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn kind(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let kind = keys
         .entry(&args[0])
         .map_or("none", |entry| entry.value.kind());
@@ -37,7 +37,7 @@ pub(super) fn kind(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `KEYS pattern`
-pub(super) fn keys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn keys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let names = keys.all().map(|(key, _)| key);
     Ok(Reply::bulks(
         names.filter(|key| matches(&args[0], key)).cloned(),
@@ -45,7 +45,7 @@ pub(super) fn keys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT number] [TYPE type]`, with all keys on one page.
-pub(super) fn scan(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn scan(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (mut pattern, mut kind) = (&b"*"[..], None);
     for option in args[1..].chunks(2) {
         match option {
@@ -66,7 +66,7 @@ pub(super) fn scan(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `PTTL key`
-pub(super) fn pttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn pttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let now = keys.now;
     Ok(Reply::Integer(match keys.entry(&args[0]) {
         None => -2,
@@ -77,7 +77,7 @@ pub(super) fn pttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `TTL key`
-pub(super) fn ttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn ttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(match pttl(keys, args)? {
         Reply::Integer(millis) if millis >= 0 => Reply::Integer((millis + 500) / 1000),
         none => none,
@@ -85,7 +85,7 @@ pub(super) fn ttl(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `PEXPIRETIME key`
-pub(super) fn pexpiretime(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn pexpiretime(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(Reply::Integer(match keys.entry(&args[0]) {
         None => -2,
         Some(entry) => entry.ends.map_or(-1, |ends| ends as i64),
@@ -93,33 +93,33 @@ pub(super) fn pexpiretime(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `PEXPIRE key milliseconds`
-pub(super) fn pexpire(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn pexpire(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let ends = integer(&args[1])?.checked_add(keys.now as i64);
     expire(keys, args, ends.ok_or_else(|| invalid("pexpire"))?)
 }
 
 /// `EXPIRE key seconds`
-pub(super) fn expire_seconds(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn expire_seconds(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let millis = integer(&args[1])?.checked_mul(1000);
     let ends = millis.and_then(|millis| millis.checked_add(keys.now as i64));
     expire(keys, args, ends.ok_or_else(|| invalid("expire"))?)
 }
 
 /// `PEXPIREAT key milliseconds`
-pub(super) fn pexpireat(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn pexpireat(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let ends = integer(&args[1])?;
     expire(keys, args, ends)
 }
 
 /// `PERSIST key`
-pub(super) fn persist(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn persist(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let entry = keys.entry(&args[0]);
     let had_end = entry.and_then(|entry| entry.ends.take()).is_some();
     Ok(Reply::Integer(had_end.into()))
 }
 
 /// `MEMORY USAGE key`
-pub(super) fn memory(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn memory(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     match args {
         [word, key] if is(word, "USAGE") => Ok(match keys.entry(key) {
             Some(entry) => Reply::count(key.len() + entry.value.size()),
@@ -149,6 +149,6 @@ fn expire(keys: &mut Keys<'_>, args: Args<'_>, ends: i64) -> Answer {
 }
 
 /// Builds the refusal of a time to live that cannot be represented.
-pub(super) fn invalid(command: &str) -> Refusal {
+pub(crate) fn invalid(command: &str) -> Refusal {
     Refusal::new(format!("ERR invalid expire time in '{command}' command"))
 }

@@ -1,22 +1,13 @@
 //! What a simulation of whole fleets asks of a server, besides the faults that tests have: see the crate `simulation`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::MemoryServer;
-use super::channels;
-use super::reply::Refusal;
-use super::watched::{Stored, Watched, Watcher};
-use crate::clock;
+use crate::Server;
+use crate::channels;
+use crate::reply::Refusal;
+use crate::watched::{Stored, Watched, Watcher};
 
-#[doc(hidden)]
-impl MemoryServer {
-    /// Has the clocks of this process begin at this time since 1970, whatever those of the computer say, so that a
-    /// process can be repeated. For a process that has asked no clock so far.
-    pub fn begin_time(unix: Duration) {
-        clock::begin_at(unix);
-    }
-
+impl Server {
     /// Returns another server with the data of this one.
     #[must_use]
     pub fn with_same_data(&self) -> Self {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::argument::upper;
-use super::reply::Reply;
+use crate::argument::upper;
+use crate::reply::Reply;
 
 /// One run of a server.
-pub(super) struct Life {
+pub(crate) struct Life {
     /// Another one after each start.
     run_id: String,
     /// Of the data, which no other server shares.
@@ -15,7 +15,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn begin(now: Duration) -> Self {
+    pub(crate) fn begin(now: Duration) -> Self {
         Self {
             run_id: id(),
             replication_id: id(),
@@ -23,8 +23,8 @@ impl Life {
         }
     }
 
-    /// `INFO [section..]`, of which only what a client of this crate looks at.
-    pub(super) fn info(&self, sections: &[Vec<u8>], now: Duration) -> Reply {
+    /// `INFO [section..]`, of which only what a client of redlatch looks at.
+    pub(crate) fn info(&self, sections: &[Vec<u8>], now: Duration) -> Reply {
         let uptime = now.saturating_sub(self.started).as_secs();
         let all = [
             (

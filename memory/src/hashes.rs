@@ -1,24 +1,24 @@
 //! Commands about hashes.
 
-use super::argument::{Args, integer};
-use super::keys::Keys;
-use super::reply::{Answer, Refusal, Reply};
-use super::value::Hash;
+use crate::argument::{Args, integer};
+use crate::keys::Keys;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::value::Hash;
 
 /// `HGET key field`
-pub(super) fn hget(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hget(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(value(keys.read(&args[0])?, &args[1]))
 }
 
 /// `HMGET key field..`
-pub(super) fn hmget(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hmget(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let hash = keys.read(&args[0])?;
     let values = args[1..].iter().map(|field| value(hash, field));
     Ok(Reply::List(values.collect()))
 }
 
 /// `HGETALL key`
-pub(super) fn hgetall(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hgetall(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let hash = keys.read::<Hash>(&args[0])?;
     Ok(Reply::Map(
         hash.map_or_else(Vec::new, |hash| hash.0.clone()),
@@ -26,7 +26,7 @@ pub(super) fn hgetall(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `HKEYS key`
-pub(super) fn hkeys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hkeys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let fields = keys
         .read::<Hash>(&args[0])?
         .into_iter()
@@ -35,19 +35,19 @@ pub(super) fn hkeys(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `HLEN key`
-pub(super) fn hlen(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hlen(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let hash = keys.read::<Hash>(&args[0])?;
     Ok(Reply::count(hash.map_or(0, |hash| hash.0.len())))
 }
 
 /// `HEXISTS key field`
-pub(super) fn hexists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hexists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let is_there = value(keys.read(&args[0])?, &args[1]) != Reply::Nil;
     Ok(Reply::Integer(is_there.into()))
 }
 
 /// `HSET key field value..`
-pub(super) fn hset(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hset(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let pairs = &args[1..];
     if !pairs.len().is_multiple_of(2) {
         return Err(Refusal::new(
@@ -62,14 +62,14 @@ pub(super) fn hset(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `HDEL key field..`
-pub(super) fn hdel(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hdel(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     keys.edit(&args[0], |hash: &mut Hash| {
         Reply::count(args[1..].iter().filter(|field| hash.remove(field)).count())
     })
 }
 
 /// `HINCRBY key field number`
-pub(super) fn hincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn hincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let more = integer(&args[2])?;
     let number = match keys
         .read::<Hash>(&args[0])?

@@ -1,15 +1,15 @@
 //! The commands that scripts may use, and clients too.
 
-use super::argument::{Args, upper};
-use super::channels;
-use super::data::{self, Data};
-use super::generic;
-use super::hashes;
-use super::keys::Keys;
-use super::lists;
-use super::reply::{Answer, Refusal, Reply};
-use super::sorted_sets;
-use super::texts;
+use crate::argument::{Args, upper};
+use crate::channels;
+use crate::data::{self, Data};
+use crate::generic;
+use crate::hashes;
+use crate::keys::Keys;
+use crate::lists;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::sorted_sets;
+use crate::texts;
 
 /// What a command does.
 #[derive(Clone, Copy)]
@@ -90,13 +90,13 @@ enum CommandFault {
 }
 
 /// Carries out a command in a database.
-pub(super) fn run(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
+pub(crate) fn run(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
     let action = find(words).map_err(|fault| fault.told(words))?;
     action.carry_out(data, database, words)
 }
 
 /// Carries out a command of a script, which is told of a fault in other words.
-pub(super) fn run_for_script(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
+pub(crate) fn run_for_script(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
     let action = find(words).map_err(|fault| {
         Refusal::new(match fault {
             CommandFault::Unknown => "ERR Unknown Redis command called from script",
@@ -109,7 +109,7 @@ pub(super) fn run_for_script(data: &mut Data, database: u32, words: Args<'_>) ->
 }
 
 /// Refuses a command that is not known, or has the wrong number of words.
-pub(super) fn check(words: Args<'_>) -> Result<(), Refusal> {
+pub(crate) fn check(words: Args<'_>) -> Result<(), Refusal> {
     find(words).map(drop).map_err(|fault| fault.told(words))
 }
 
@@ -153,7 +153,7 @@ impl CommandFault {
 }
 
 /// Builds the refusal of a command with too few words or too many.
-pub(super) fn miscounted(name: &str) -> Refusal {
+pub(crate) fn miscounted(name: &str) -> Refusal {
     Refusal::new(format!(
         "ERR wrong number of arguments for '{}' command",
         name.to_lowercase()
@@ -161,7 +161,7 @@ pub(super) fn miscounted(name: &str) -> Refusal {
 }
 
 /// `PING [text]`
-pub(super) fn ping(args: Args<'_>) -> Reply {
+pub(crate) fn ping(args: Args<'_>) -> Reply {
     match args {
         [text] => Reply::bulk(text.clone()),
         _ => Reply::Status("PONG".to_owned()),

@@ -2,32 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use super::reply::Refusal;
-use super::value::{Value, ValueKind};
+use crate::reply::Refusal;
+use crate::value::{Value, ValueKind};
 
 /// The keys of one database, in order.
-pub(super) type Database = BTreeMap<Vec<u8>, Entry>;
+pub(crate) type Database = BTreeMap<Vec<u8>, Entry>;
 
 /// The value of a key, and when it ends.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub(super) value: Value,
+pub(crate) struct Entry {
+    pub(crate) value: Value,
     /// In milliseconds since 1970. `None` if it never ends.
-    pub(super) ends: Option<u64>,
+    pub(crate) ends: Option<u64>,
 }
 
 /// A database at an instant, which is the same during the whole of a command or script.
 ///
 /// A key that has ended is gone as soon as somebody asks for it.
-pub(super) struct Keys<'a> {
-    pub(super) database: &'a mut Database,
+pub(crate) struct Keys<'a> {
+    pub(crate) database: &'a mut Database,
     /// In milliseconds since 1970.
-    pub(super) now: u64,
+    pub(crate) now: u64,
 }
 
 impl Keys<'_> {
     /// Returns what is stored under a key.
-    pub(super) fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
         // A key lives through the millisecond at which it ends, as in Redis.
         let has_ended = |entry: &Entry| entry.ends.is_some_and(|ends| self.now > ends);
         if self.database.get(key).is_some_and(has_ended) {
@@ -37,7 +37,7 @@ impl Keys<'_> {
     }
 
     /// Returns all keys that have not ended.
-    pub(super) fn all(&mut self) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
         let now = self.now;
         self.database
             .retain(|_, entry| entry.ends.is_none_or(|ends| now <= ends));
@@ -45,7 +45,7 @@ impl Keys<'_> {
     }
 
     /// Returns the value of a key, or `None` if there is no such key.
-    pub(super) fn read<T: ValueKind>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
+    pub(crate) fn read<T: ValueKind>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.entry(key) {
             Some(entry) => T::of(&entry.value)
                 .map(Some)
@@ -55,7 +55,7 @@ impl Keys<'_> {
     }
 
     /// Changes the value of a key, which begins empty, and removes the key if its value is empty then.
-    pub(super) fn edit<T: ValueKind, R>(
+    pub(crate) fn edit<T: ValueKind, R>(
         &mut self,
         key: &[u8],
         change: impl FnOnce(&mut T) -> R,
@@ -77,12 +77,12 @@ impl Keys<'_> {
     }
 
     /// Sets a key, whatever it held before.
-    pub(super) fn set(&mut self, key: &[u8], value: Value, ends: Option<u64>) {
+    pub(crate) fn set(&mut self, key: &[u8], value: Value, ends: Option<u64>) {
         self.database.insert(key.to_vec(), Entry { value, ends });
     }
 
     /// Removes a key. Returns whether there was one.
-    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
         self.entry(key).is_some() && self.database.remove(key).is_some()
     }
 }

@@ -1,12 +1,12 @@
 //! The arguments of a command: numbers, and patterns of names.
 
-use super::reply::Refusal;
+use crate::reply::Refusal;
 
 /// The words of a command.
-pub(super) type Args<'a> = &'a [Vec<u8>];
+pub(crate) type Args<'a> = &'a [Vec<u8>];
 
 /// Reads a whole number, which is refused in any form but its shortest.
-pub(super) fn integer(word: &[u8]) -> Result<i64, Refusal> {
+pub(crate) fn integer(word: &[u8]) -> Result<i64, Refusal> {
     let text = std::str::from_utf8(word).unwrap_or_default();
     let number = text.parse::<i64>().ok();
     let number = number.filter(|number| number.to_string() == text);
@@ -14,23 +14,23 @@ pub(super) fn integer(word: &[u8]) -> Result<i64, Refusal> {
 }
 
 /// Reads a number that need not be whole.
-pub(super) fn float(word: &[u8]) -> Option<f64> {
+pub(crate) fn float(word: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(word).ok()?.parse().ok()?;
     (!number.is_nan()).then_some(number)
 }
 
 /// Whether a word is this one, in any case.
-pub(super) fn is(word: &[u8], expected: &str) -> bool {
+pub(crate) fn is(word: &[u8], expected: &str) -> bool {
     word.eq_ignore_ascii_case(expected.as_bytes())
 }
 
 /// Returns the word as text in upper case, to be compared.
-pub(super) fn upper(word: &[u8]) -> String {
+pub(crate) fn upper(word: &[u8]) -> String {
     String::from_utf8_lossy(word).to_ascii_uppercase()
 }
 
 /// Returns the positions from `start` to `stop` in a list of this length, where negative ones count from its end.
-pub(super) fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
+pub(crate) fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
     let from_end = |at: i64| if at < 0 { at + length } else { at };
     let start = from_end(start).max(0);
@@ -42,7 +42,7 @@ pub(super) fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usiz
 }
 
 /// Whether a name matches a pattern with `*`, `?`, `[..]` and `\`.
-pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let Some((first, rest)) = pattern.split_first() else {
         return name.is_empty();
     };

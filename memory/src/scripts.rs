@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use sha1_smol::Sha1;
 
-use super::argument::Args;
-use super::data::Data;
-use super::reply::{Answer, Refusal, Reply, score_text};
-use super::table;
+use crate::argument::Args;
+use crate::data::Data;
+use crate::reply::{Answer, Refusal, Reply, score_text};
+use crate::table;
 
 /// Replaces the globals by what a script may see of them: it can change none, nor ask for one that there is not.
 const PROTECT: &str = "
@@ -40,7 +40,7 @@ return globals._G
 
 /// The scripts that a server knows, and what runs them.
 #[derive(Default)]
-pub(super) struct Scripts {
+pub(crate) struct Scripts {
     /// Made when the first script comes.
     engine: Option<Engine>,
     /// By the SHA-1 of their source.
@@ -57,16 +57,16 @@ struct Engine {
 }
 
 /// A script with its keys and arguments.
-pub(super) struct ScriptCall<'a> {
-    pub(super) sha: String,
-    pub(super) database: u32,
-    pub(super) keys: Args<'a>,
-    pub(super) args: Args<'a>,
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) sha: String,
+    pub(crate) database: u32,
+    pub(crate) keys: Args<'a>,
+    pub(crate) args: Args<'a>,
 }
 
 impl Scripts {
     /// Compiles a script, unless it is known. Returns its SHA-1.
-    pub(super) fn load(&mut self, source: &[u8]) -> Result<String, Refusal> {
+    pub(crate) fn load(&mut self, source: &[u8]) -> Result<String, Refusal> {
         let sha = Sha1::from(source).digest().to_string();
         if !self.known.contains_key(&sha) {
             let chunk = self.engine()?.lua.load(source).set_name("@user_script");
@@ -80,12 +80,12 @@ impl Scripts {
         Ok(sha)
     }
 
-    pub(super) fn knows(&self, sha: &[u8]) -> bool {
+    pub(crate) fn knows(&self, sha: &[u8]) -> bool {
         std::str::from_utf8(sha).is_ok_and(|sha| self.known.contains_key(&sha.to_lowercase()))
     }
 
     /// Runs a script that is known.
-    pub(super) fn run(&mut self, data: &mut Data, call: &ScriptCall<'_>) -> Answer {
+    pub(crate) fn run(&mut self, data: &mut Data, call: &ScriptCall<'_>) -> Answer {
         let script = self.known.get(&call.sha).cloned();
         let script =
             script.ok_or_else(|| Refusal::new("NOSCRIPT No matching script. Please use EVAL."))?;

@@ -1,9 +1,9 @@
 //! Commands about sorted sets.
 
-use super::argument::{Args, float, integer, is, span, upper};
-use super::keys::Keys;
-use super::reply::{Answer, Refusal, Reply};
-use super::value::Sorted;
+use crate::argument::{Args, float, integer, is, span, upper};
+use crate::keys::Keys;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::value::Sorted;
 
 /// The options of `ZADD`.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Options {
 }
 
 /// `ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member..`
-pub(super) fn zadd(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zadd(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (options, pairs) = Options::read(&args[1..])?;
     let pairs = pairs
         .chunks_exact(2)
@@ -95,7 +95,7 @@ pub(super) fn zadd(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `ZINCRBY key number member`
-pub(super) fn zincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let more = number(&args[1])?;
     keys.edit(&args[0], |sorted: &mut Sorted| {
         let score = sum(sorted.score(&args[2]).unwrap_or(0.0), more)?;
@@ -105,7 +105,7 @@ pub(super) fn zincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `ZREM key member..`
-pub(super) fn zrem(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zrem(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     keys.edit(&args[0], |sorted: &mut Sorted| {
         Reply::count(
             args[1..]
@@ -117,27 +117,27 @@ pub(super) fn zrem(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `ZCARD key`
-pub(super) fn zcard(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zcard(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let sorted = keys.read::<Sorted>(&args[0])?;
     Ok(Reply::count(sorted.map_or(0, |sorted| sorted.0.len())))
 }
 
 /// `ZSCORE key member`
-pub(super) fn zscore(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zscore(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let sorted = keys.read::<Sorted>(&args[0])?;
     let score = sorted.and_then(|sorted| sorted.score(&args[1]));
     Ok(score.map_or(Reply::Nil, Reply::Score))
 }
 
 /// `ZRANK key member`
-pub(super) fn zrank(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zrank(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let sorted = keys.read::<Sorted>(&args[0])?;
     let rank = sorted.and_then(|sorted| sorted.rank(&args[1]));
     Ok(rank.map_or(Reply::Nil, Reply::count))
 }
 
 /// `ZRANGE key start stop [WITHSCORES]`
-pub(super) fn zrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (start, stop) = (integer(&args[1])?, integer(&args[2])?);
     let with_scores = match &args[3..] {
         [] => false,
@@ -155,7 +155,7 @@ pub(super) fn zrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `ZCOUNT key min max`
-pub(super) fn zcount(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zcount(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let between = between(&args[1], &args[2])?;
     let sorted = keys
         .read::<Sorted>(&args[0])?
@@ -167,7 +167,7 @@ pub(super) fn zcount(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `ZREMRANGEBYSCORE key min max`
-pub(super) fn zremrangebyscore(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn zremrangebyscore(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let between = between(&args[1], &args[2])?;
     keys.edit(&args[0], |sorted: &mut Sorted| {
         let before = sorted.0.len();

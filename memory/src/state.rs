@@ -5,11 +5,11 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
 
-use super::connection::Connection;
-use super::data::Data;
-use super::dialogue::Dialogue;
-use super::reply::{Refusal, Reply};
-use super::scripts::Scripts;
+use crate::connection::Connection;
+use crate::data::Data;
+use crate::dialogue::Dialogue;
+use crate::reply::{Refusal, Reply};
+use crate::scripts::Scripts;
 
 /// The most words of a command, as in Redis.
 const MOST_WORDS: usize = 1 << 20;
@@ -19,19 +19,19 @@ const LONGEST_WORD: usize = 512 << 20;
 const LONGEST_LINE: usize = 32;
 
 /// A server. What a client writes is carried out at once, by the task that writes.
-pub(super) struct State {
-    pub(super) data: Data,
+pub(crate) struct State {
+    pub(crate) data: Data,
     scripts: Scripts,
     /// The id of the last connection.
     last: u64,
     /// Whether connections are accepted.
-    pub(super) is_up: bool,
+    pub(crate) is_up: bool,
     /// Whether what arrives is carried out, and not left for later.
     answers: bool,
 }
 
 impl State {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             data: Data::new(0),
             scripts: Scripts::default(),
@@ -42,7 +42,7 @@ impl State {
     }
 
     /// Accepts a connection. Returns its id.
-    pub(super) fn accept(&mut self) -> io::Result<u64> {
+    pub(crate) fn accept(&mut self) -> io::Result<u64> {
         if !self.is_up {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
@@ -54,7 +54,7 @@ impl State {
     }
 
     /// Takes bytes that a client has written, and carries out the commands in them.
-    pub(super) fn write(&mut self, id: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, id: u64, bytes: &[u8]) -> io::Result<()> {
         let connection = self.data.connections.get_mut(&id);
         let connection = connection.ok_or(io::ErrorKind::BrokenPipe)?;
         connection.inbox.extend_from_slice(bytes);
@@ -66,7 +66,7 @@ impl State {
 
     /// Moves bytes to a client that reads, at most as many as there is room for. None mean that the connection has
     /// ended.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         id: u64,
         most: usize,
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Notes that a client writes nothing more. Its connection ends once it has read all that it is owed.
-    pub(super) fn finish(&mut self, id: u64) {
+    pub(crate) fn finish(&mut self, id: u64) {
         if let Some(connection) = self.data.connections.get_mut(&id) {
             connection.is_finished = true;
             self.data.woken.extend(connection.reader.take());
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Ends a connection that its client has left. What was written there is carried out before.
-    pub(super) fn leave(&mut self, id: u64) {
+    pub(crate) fn leave(&mut self, id: u64) {
         match self.answers {
             true => self.end(id),
             false => {
@@ -118,14 +118,14 @@ impl State {
     }
 
     /// Ends all connections.
-    pub(super) fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         let connections = std::mem::take(&mut self.data.connections);
         let readers = connections.into_values().filter_map(|one| one.reader);
         self.data.woken.extend(readers);
     }
 
     /// Chooses whether what arrives is carried out. If so, all that has been left is, one connection after the other.
-    pub(super) fn set_answering(&mut self, answers: bool) {
+    pub(crate) fn set_answering(&mut self, answers: bool) {
         self.answers = answers;
         if !answers {
             return;
@@ -142,7 +142,7 @@ impl State {
     }
 
     /// Ends this run of the server and everything in it, and begins another one.
-    pub(super) fn restart_empty(&mut self) {
+    pub(crate) fn restart_empty(&mut self) {
         self.cut();
         let woken = std::mem::take(&mut self.data.woken);
         let watcher = self.data.watcher.take();

@@ -1,46 +1,14 @@
-//! A server in memory.
-//!
-//! What a client writes is carried out at once, by the task that writes, under one mutex: there is no task of the
-//! server's, and no timer, so that nothing but the clients decides in which order things happen. Keys end lazily, when
-//! somebody asks for them.
-//!
-//! From top to bottom: [`pipe`] is the client's side of a connection, [`connection`] the server's; [`state`] is the
-//! server; [`dialogue`] carries out a command of a connection, [`scripts`] a script, and [`table`] has the commands
-//! that both may use, by the type of value: [`texts`], [`hashes`], [`lists`], [`sorted_sets`], [`generic`] for any, and
-//! [`channels`] for none.
-
-mod argument;
-mod channels;
-mod connection;
-mod data;
-mod dialogue;
-mod generic;
-mod hashes;
-mod keys;
-mod life;
-mod lists;
-mod pipe;
-mod reply;
-mod scripts;
-mod simulated;
-mod sorted_sets;
-mod state;
-mod table;
-mod texts;
-mod value;
-mod watched;
+//! A server in memory, as the users of this crate see it.
 
 use std::fmt;
+use std::future::ready;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
+use redlatch_memory::Server;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-pub(crate) use pipe::MemoryStream;
-use state::State;
-#[doc(hidden)]
-pub use watched::{Stored, Watched};
+use crate::clock;
+use crate::config::Config;
 
 /// A server in memory, for tests of code that uses locks.
 ///
@@ -125,12 +93,8 @@ pub use watched::{Stored, Watched};
 /// # Ok(()) }
 /// ```
 #[doc(alias = "mock")]
-#[derive(Clone)]
-pub struct MemoryServer {
-    /// The number of this server in the process.
-    number: u64,
-    state: Arc<Mutex<State>>,
-}
+#[derive(Clone, PartialEq, Eq)]
+pub struct MemoryServer(Server);
 
 impl MemoryServer {
     /// Starts a server that has no data.
@@ -157,12 +121,40 @@ impl MemoryServer {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        crate::clock::follow_tokio();
-        Self {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            state: Arc::new(Mutex::new(State::new())),
-        }
+        clock::follow_tokio();
+        Self(Server::new())
+    }
+
+    /// Returns the configuration that leads to this server, for
+    /// [`ClientBuilder::config`](crate::ClientBuilder::config).
+    ///
+    /// The client keeps the server. A password and a database may be set as for any server, and any password lets the
+    /// user `default` in; there is no other user. A URL for this server does not exist.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let one = Client::builder().config(server.config()).build().await?;
+    /// let two = Client::builder()
+    ///     .config(server.config())
+    ///     .watchdog_lease(Duration::from_secs(5)) // all settings work as with other servers
+    ///     .build()
+    ///     .await?;
+    ///
+    /// let guard = one.lock("orders:42").lock().await?;
+    /// assert!(two.lock("orders:42").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn config(&self) -> Config {
+        let server = self.0.clone();
+        Config::server(self.to_string(), 6379).connector(move |_| ready(server.connect()))
     }
 
     /// Serves a connection that came from elsewhere, until it ends: commands are read from `stream`, and the answers
@@ -207,17 +199,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
-        let (mut answers, mut server) = split(self.connect()?);
-        let (mut from, mut to) = split(stream);
-        let requests = async {
-            copy(&mut from, &mut server).await?;
-            server.shutdown().await
-        };
-        tokio::select! {
-            // A peer that closes its half has its answers to come.
-            Err(error) = requests => Err(error),
-            ended = copy(&mut answers, &mut to) => ended.map(drop),
-        }
+        self.0.serve(stream).await
     }
 
     /// Stops answering requests, including those under way, until [`resume`](Self::resume). Connections stay open. New
@@ -245,7 +227,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn stop_answering(&self) {
-        self.with(|state| state.set_answering(false));
+        self.0.stop_answering();
     }
 
     /// Answers requests again, after [`stop_answering`](Self::stop_answering). Like a process that is continued, it
@@ -267,7 +249,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn resume(&self) {
-        self.with(|state| state.set_answering(true));
+        self.0.resume();
     }
 
     /// Ends all connections, and accepts new ones. The data stays.
@@ -290,7 +272,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn cut(&self) {
-        self.with(State::cut);
+        self.0.cut();
     }
 
     /// Ends all connections and refuses new ones, until [`start`](Self::start). The data stays, and leases go on.
@@ -311,10 +293,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn stop(&self) {
-        self.with(|state| {
-            state.cut();
-            state.is_up = false;
-        });
+        self.0.stop();
     }
 
     /// Accepts connections again, after [`stop`](Self::stop).
@@ -340,7 +319,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn start(&self) {
-        self.with(|state| state.is_up = true);
+        self.0.start();
     }
 
     /// Ends this run of the server, and begins another one without data, as a server without persistence does when its
@@ -369,24 +348,13 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn restart_empty(&self) {
-        self.with(State::restart_empty);
+        self.0.restart_empty();
     }
 
-    /// Opens a connection. Fails while the server is stopped.
-    pub(crate) fn connect(&self) -> io::Result<MemoryStream> {
-        MemoryStream::open(self)
-    }
-
-    /// Does something under the mutex, and then wakes whoever has something to read.
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = act(&mut state);
-        let woken = std::mem::take(&mut state.data.woken);
-        drop(state);
-        for reader in woken {
-            reader.wake();
-        }
-        done
+    /// Returns the server with what a simulation asks of it besides.
+    #[doc(hidden)]
+    pub fn simulated(&self) -> &Server {
+        &self.0
     }
 }
 
@@ -396,22 +364,16 @@ impl Default for MemoryServer {
     }
 }
 
-impl PartialEq for MemoryServer {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for MemoryServer {}
-
 impl fmt::Display for MemoryServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "memory-{}", self.number)
+        write!(f, "memory-{}", self.0.number())
     }
 }
 
 impl fmt::Debug for MemoryServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MemoryServer").field(&self.number).finish()
+        f.debug_tuple("MemoryServer")
+            .field(&self.0.number())
+            .finish()
     }
 }

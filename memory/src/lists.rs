@@ -1,12 +1,12 @@
 //! Commands about lists.
 
-use super::argument::{Args, integer, is, span};
-use super::keys::Keys;
-use super::reply::{Answer, Refusal, Reply};
-use super::value::List;
+use crate::argument::{Args, integer, is, span};
+use crate::keys::Keys;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::value::List;
 
 /// `LPUSH key element..`
-pub(super) fn lpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     keys.edit(&args[0], |list: &mut List| {
         args[1..]
             .iter()
@@ -16,7 +16,7 @@ pub(super) fn lpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `RPUSH key element..`
-pub(super) fn rpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn rpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     keys.edit(&args[0], |list: &mut List| {
         list.extend(args[1..].iter().cloned());
         Reply::count(list.len())
@@ -24,19 +24,19 @@ pub(super) fn rpush(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `LPOP key`
-pub(super) fn lpop(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lpop(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let popped = keys.edit(&args[0], |list: &mut List| list.pop_front())?;
     Ok(popped.map_or(Reply::Nil, Reply::bulk))
 }
 
 /// `LLEN key`
-pub(super) fn llen(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn llen(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let list = keys.read::<List>(&args[0])?;
     Ok(Reply::count(list.map_or(0, List::len)))
 }
 
 /// `LINDEX key position`
-pub(super) fn lindex(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lindex(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let at = integer(&args[1])?;
     let element = keys.read::<List>(&args[0])?.and_then(|list| {
         let at = if at < 0 { at + list.len() as i64 } else { at };
@@ -46,7 +46,7 @@ pub(super) fn lindex(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `LRANGE key start stop`
-pub(super) fn lrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (start, stop) = (integer(&args[1])?, integer(&args[2])?);
     let list = keys.read::<List>(&args[0])?;
     let range = list.map(|list| list.range(span(start, stop, list.len())));
@@ -54,14 +54,14 @@ pub(super) fn lrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `LPOS key element`
-pub(super) fn lpos(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lpos(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let list = keys.read::<List>(&args[0])?;
     let at = list.and_then(|list| list.iter().position(|element| *element == args[1]));
     Ok(at.map_or(Reply::Nil, Reply::count))
 }
 
 /// `LINSERT key BEFORE|AFTER pivot element`
-pub(super) fn linsert(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn linsert(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let behind = match &args[1] {
         word if is(word, "AFTER") => 1,
         word if is(word, "BEFORE") => 0,
@@ -80,7 +80,7 @@ pub(super) fn linsert(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 }
 
 /// `LREM key count element`
-pub(super) fn lrem(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+pub(crate) fn lrem(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let count = integer(&args[1])?;
     let most = match count {
         0 => usize::MAX,

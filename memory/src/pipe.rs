@@ -6,29 +6,30 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::MemoryServer;
+use crate::Server;
 
 /// A connection that ends when it is dropped. What is written is carried out before the write returns.
-pub(crate) struct MemoryStream {
-    server: MemoryServer,
+#[derive(Debug)]
+pub struct Stream {
+    server: Server,
     id: u64,
 }
 
-impl MemoryStream {
-    pub(super) fn open(server: &MemoryServer) -> io::Result<Self> {
+impl Stream {
+    pub(crate) fn open(server: &Server) -> io::Result<Self> {
         let id = server.with(|state| state.accept())?;
         let server = server.clone();
         Ok(Self { server, id })
     }
 }
 
-impl Drop for MemoryStream {
+impl Drop for Stream {
     fn drop(&mut self) {
         self.server.with(|state| state.leave(self.id));
     }
 }
 
-impl AsyncWrite for MemoryStream {
+impl AsyncWrite for Stream {
     /// Writes all the bytes. Fails if the connection has ended.
     fn poll_write(
         self: Pin<&mut Self>,
@@ -50,7 +51,7 @@ impl AsyncWrite for MemoryStream {
     }
 }
 
-impl AsyncRead for MemoryStream {
+impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

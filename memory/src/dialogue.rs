@@ -2,24 +2,24 @@
 //!
 //! All others are in the [`table`].
 
-use super::argument::{Args, integer, is, upper};
-use super::channels;
-use super::connection::{Connection, Queued};
-use super::data::Data;
-use super::reply::{Answer, Refusal, Reply};
-use super::scripts::{ScriptCall, Scripts};
-use super::table::{self, miscounted};
+use crate::argument::{Args, integer, is, upper};
+use crate::channels;
+use crate::connection::{Connection, Queued};
+use crate::data::Data;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::scripts::{ScriptCall, Scripts};
+use crate::table::{self, miscounted};
 
 /// A connection whose command is carried out.
-pub(super) struct Dialogue<'a> {
-    pub(super) data: &'a mut Data,
-    pub(super) scripts: &'a mut Scripts,
-    pub(super) id: u64,
+pub(crate) struct Dialogue<'a> {
+    pub(crate) data: &'a mut Data,
+    pub(crate) scripts: &'a mut Scripts,
+    pub(crate) id: u64,
 }
 
 impl Dialogue<'_> {
     /// Carries out a command, and sends what it answers.
-    pub(super) fn carry_out(&mut self, words: Args<'_>) {
+    pub(crate) fn carry_out(&mut self, words: Args<'_>) {
         self.data.read_clock();
         let name = upper(words.first().map_or(&[][..], Vec::as_slice));
         self.data.show(self.id, words, false);

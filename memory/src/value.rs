@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Text(Vec<u8>),
     Hash(Hash),
     List(List),
@@ -14,16 +14,16 @@ pub(super) enum Value {
 
 /// Fields and their values, in the order in which the fields came, as in a small hash of Redis.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Hash(pub(super) Vec<(Vec<u8>, Vec<u8>)>);
+pub(crate) struct Hash(pub(crate) Vec<(Vec<u8>, Vec<u8>)>);
 
-pub(super) type List = VecDeque<Vec<u8>>;
+pub(crate) type List = VecDeque<Vec<u8>>;
 
 /// Members with their scores, in order of the scores, and in order of the members where scores are equal.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Sorted(pub(super) Vec<(Vec<u8>, f64)>);
+pub(crate) struct Sorted(pub(crate) Vec<(Vec<u8>, f64)>);
 
 /// A type of value. An empty value is none: its key goes.
-pub(super) trait ValueKind: Default + 'static {
+pub(crate) trait ValueKind: Default + 'static {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
     fn into_value(self) -> Value;
@@ -64,7 +64,7 @@ kind!(Sorted, Sorted, |sorted| sorted.0.is_empty());
 
 impl Value {
     /// Returns the word for the type, as `TYPE` has it.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "string",
             Self::Hash(_) => "hash",
@@ -74,7 +74,7 @@ impl Value {
     }
 
     /// Returns about how many bytes the value takes.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Hash(hash) => hash
@@ -89,13 +89,13 @@ impl Value {
 }
 
 impl Hash {
-    pub(super) fn get(&self, field: &[u8]) -> Option<&Vec<u8>> {
+    pub(crate) fn get(&self, field: &[u8]) -> Option<&Vec<u8>> {
         let found = self.0.iter().find(|(name, _)| name == field);
         found.map(|(_, value)| value)
     }
 
     /// Sets a field. Returns whether it is new.
-    pub(super) fn set(&mut self, field: &[u8], value: Vec<u8>) -> bool {
+    pub(crate) fn set(&mut self, field: &[u8], value: Vec<u8>) -> bool {
         match self.0.iter_mut().find(|(name, _)| name == field) {
             Some((_, old)) => {
                 *old = value;
@@ -109,7 +109,7 @@ impl Hash {
     }
 
     /// Removes a field. Returns whether there was one.
-    pub(super) fn remove(&mut self, field: &[u8]) -> bool {
+    pub(crate) fn remove(&mut self, field: &[u8]) -> bool {
         let before = self.0.len();
         self.0.retain(|(name, _)| name != field);
         self.0.len() < before
@@ -117,17 +117,17 @@ impl Hash {
 }
 
 impl Sorted {
-    pub(super) fn score(&self, member: &[u8]) -> Option<f64> {
+    pub(crate) fn score(&self, member: &[u8]) -> Option<f64> {
         let found = self.0.iter().find(|(name, _)| name == member);
         found.map(|(_, score)| *score)
     }
 
-    pub(super) fn rank(&self, member: &[u8]) -> Option<usize> {
+    pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
         self.0.iter().position(|(name, _)| name == member)
     }
 
     /// Sets the score of a member, and moves it to where it belongs.
-    pub(super) fn set(&mut self, member: &[u8], score: f64) {
+    pub(crate) fn set(&mut self, member: &[u8], score: f64) {
         self.remove(member);
         let at = self.0.partition_point(|(name, other)| {
             let by_score = other.partial_cmp(&score).unwrap_or(Ordering::Equal);
@@ -137,7 +137,7 @@ impl Sorted {
     }
 
     /// Removes a member. Returns whether there was one.
-    pub(super) fn remove(&mut self, member: &[u8]) -> bool {
+    pub(crate) fn remove(&mut self, member: &[u8]) -> bool {
         let before = self.0.len();
         self.0.retain(|(name, _)| name != member);
         self.0.len() < before

@@ -4,36 +4,36 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::argument::{Args, is};
-use super::connection::Connection;
-use super::keys::{Database, Keys};
-use super::life::Life;
-use super::reply::{Answer, Refusal, Reply};
-use super::watched::{Publication, Watched, Watcher};
+use crate::argument::{Args, is};
 use crate::clock::unix_time;
+use crate::connection::Connection;
+use crate::keys::{Database, Keys};
+use crate::life::Life;
+use crate::reply::{Answer, Refusal, Reply};
+use crate::watched::{Publication, Watched, Watcher};
 
 /// All data of a server.
-pub(super) struct Data {
-    pub(super) databases: BTreeMap<u32, Database>,
+pub(crate) struct Data {
+    pub(crate) databases: BTreeMap<u32, Database>,
     /// By their ids. A connection that has ended is not there.
-    pub(super) connections: BTreeMap<u64, Connection>,
-    pub(super) life: Life,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) life: Life,
     /// The time at which the present command or script began, since 1970.
-    pub(super) now: Duration,
+    pub(crate) now: Duration,
     /// By how many milliseconds its clock was set ahead of tokio's. Negative if it was set back.
-    pub(super) ahead: i64,
+    pub(crate) ahead: i64,
     /// What everything but the connections themselves is refused with.
-    pub(super) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
     /// Tasks that have something to read, to be woken once nothing is locked any more.
-    pub(super) woken: Vec<Waker>,
+    pub(crate) woken: Vec<Waker>,
     /// What looks at each command, in a simulation.
-    pub(super) watcher: Option<Watcher>,
+    pub(crate) watcher: Option<Watcher>,
     /// What the present command has published, if anything looks.
-    pub(super) told: Vec<Publication>,
+    pub(crate) told: Vec<Publication>,
 }
 
 impl Data {
-    pub(super) fn new(ahead: i64) -> Self {
+    pub(crate) fn new(ahead: i64) -> Self {
         let now = shifted(unix_time(), ahead);
         Self {
             databases: BTreeMap::new(),
@@ -49,7 +49,7 @@ impl Data {
     }
 
     /// Shows a command of a connection to whoever watches.
-    pub(super) fn show(&mut self, id: u64, words: Args<'_>, is_over: bool) {
+    pub(crate) fn show(&mut self, id: u64, words: Args<'_>, is_over: bool) {
         let Some(Watcher(watch)) = self.watcher.clone() else {
             return;
         };
@@ -66,19 +66,19 @@ impl Data {
     }
 
     /// Reads the clock, for a command or a script.
-    pub(super) fn read_clock(&mut self) {
+    pub(crate) fn read_clock(&mut self) {
         // Never back: a thread outside of the runtime reads another clock than a test that moves time.
         self.now = self.now.max(shifted(unix_time(), self.ahead));
     }
 
     /// Moves the clock by this many milliseconds. A negative number sets it back.
-    pub(super) fn set_clock(&mut self, by: i64) {
+    pub(crate) fn set_clock(&mut self, by: i64) {
         self.ahead += by;
         self.now = shifted(self.now, by);
     }
 
     /// Returns the keys of a database as they are now.
-    pub(super) fn keys(&mut self, database: u32) -> Keys<'_> {
+    pub(crate) fn keys(&mut self, database: u32) -> Keys<'_> {
         Keys {
             now: self.now.as_millis() as u64,
             database: self.databases.entry(database).or_default(),
@@ -86,12 +86,12 @@ impl Data {
     }
 
     /// Fails while the server refuses.
-    pub(super) fn refused(&self) -> Result<(), Refusal> {
+    pub(crate) fn refused(&self) -> Result<(), Refusal> {
         self.refusal.clone().map_or(Ok(()), Err)
     }
 
     /// Sends a reply or a message to a connection, if it is still there.
-    pub(super) fn send(&mut self, id: u64, reply: Reply) {
+    pub(crate) fn send(&mut self, id: u64, reply: Reply) {
         let connection = self.connections.get_mut(&id);
         self.woken
             .extend(connection.and_then(|connection| connection.send(reply)));
@@ -107,18 +107,18 @@ fn shifted(time: Duration, by: i64) -> Duration {
 }
 
 /// `TIME`
-pub(super) fn time(data: &mut Data, _: Args<'_>) -> Answer {
+pub(crate) fn time(data: &mut Data, _: Args<'_>) -> Answer {
     let (seconds, micros) = (data.now.as_secs(), data.now.subsec_micros());
     Ok(Reply::bulks([seconds.to_string(), micros.to_string()]))
 }
 
 /// `INFO [section..]`
-pub(super) fn info(data: &mut Data, args: Args<'_>) -> Answer {
+pub(crate) fn info(data: &mut Data, args: Args<'_>) -> Answer {
     Ok(data.life.info(args, data.now))
 }
 
 /// `ROLE`
-pub(super) fn role(_: &mut Data, _: Args<'_>) -> Answer {
+pub(crate) fn role(_: &mut Data, _: Args<'_>) -> Answer {
     let replicas = Reply::List(Vec::new());
     Ok(Reply::List(vec![
         Reply::bulk("master"),
@@ -128,7 +128,7 @@ pub(super) fn role(_: &mut Data, _: Args<'_>) -> Answer {
 }
 
 /// `CONFIG GET name`
-pub(super) fn config(_: &mut Data, args: Args<'_>) -> Answer {
+pub(crate) fn config(_: &mut Data, args: Args<'_>) -> Answer {
     match args {
         [word, name] if is(word, "GET") => Ok(Reply::Map(match &**name {
             b"min-replicas-to-write" => vec![(name.clone(), b"0".to_vec())],

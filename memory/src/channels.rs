@@ -1,17 +1,17 @@
 //! Channels: who listens, and what is published.
 
-use super::argument::{Args, matches, upper};
-use super::connection::Connection;
-use super::data::Data;
-use super::reply::{Answer, Refusal, Reply};
+use crate::argument::{Args, matches, upper};
+use crate::connection::Connection;
+use crate::data::Data;
+use crate::reply::{Answer, Refusal, Reply};
 
 /// `PUBLISH channel message`
-pub(super) fn publish(data: &mut Data, args: Args<'_>) -> Answer {
+pub(crate) fn publish(data: &mut Data, args: Args<'_>) -> Answer {
     deliver(data, args, 0, "message")
 }
 
 /// `SPUBLISH channel message`
-pub(super) fn spublish(data: &mut Data, args: Args<'_>) -> Answer {
+pub(crate) fn spublish(data: &mut Data, args: Args<'_>) -> Answer {
     deliver(data, args, 1, "smessage")
 }
 
@@ -33,7 +33,7 @@ fn deliver(data: &mut Data, args: Args<'_>, sort: usize, word: &str) -> Answer {
 }
 
 /// `PUBSUB CHANNELS|SHARDCHANNELS [pattern]` and `PUBSUB NUMSUB|SHARDNUMSUB channel..`
-pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
+pub(crate) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
     let word = upper(&args[0]);
     let sort = usize::from(word.starts_with("SHARD"));
     match &*word {
@@ -67,7 +67,7 @@ pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
 }
 
 /// Carries out `SUBSCRIBE`, `SSUBSCRIBE`, `UNSUBSCRIBE` and `SUNSUBSCRIBE`, which answer once for each channel.
-pub(super) fn subscribe(connection: &mut Connection, command: &str, args: Args<'_>) -> Vec<Reply> {
+pub(crate) fn subscribe(connection: &mut Connection, command: &str, args: Args<'_>) -> Vec<Reply> {
     let is_sharded = command.starts_with('S') && command != "SUBSCRIBE";
     let adds = command.ends_with("SUBSCRIBE") && !command.ends_with("UNSUBSCRIBE");
     let channels = &mut connection.channels[usize::from(is_sharded)];

@@ -3,11 +3,11 @@
 /// The words in which a command is refused, with their code in front.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Refusal(pub(super) String);
+pub(crate) struct Refusal(pub(crate) String);
 
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Status(String),
     Integer(i64),
     Bulk(Vec<u8>),
@@ -24,22 +24,22 @@ pub(super) enum Reply {
 }
 
 /// What a command returns: an answer, or the words in which it is refused.
-pub(super) type Answer = Result<Reply, Refusal>;
+pub(crate) type Answer = Result<Reply, Refusal>;
 
 impl Refusal {
-    pub(super) fn new(text: impl Into<String>) -> Self {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    pub(super) fn wrong_type() -> Self {
+    pub(crate) fn wrong_type() -> Self {
         Self::new("WRONGTYPE Operation against a key holding the wrong kind of value")
     }
 
-    pub(super) fn syntax() -> Self {
+    pub(crate) fn syntax() -> Self {
         Self::new("ERR syntax error")
     }
 
-    pub(super) fn no_integer() -> Self {
+    pub(crate) fn no_integer() -> Self {
         Self::new("ERR value is not an integer or out of range")
     }
 }
@@ -51,25 +51,25 @@ impl From<Answer> for Reply {
 }
 
 impl Reply {
-    pub(super) fn ok() -> Self {
+    pub(crate) fn ok() -> Self {
         Self::Status("OK".to_owned())
     }
 
-    pub(super) fn bulk(bytes: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn bulk(bytes: impl Into<Vec<u8>>) -> Self {
         Self::Bulk(bytes.into())
     }
 
-    pub(super) fn bulks(all: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Self {
+    pub(crate) fn bulks(all: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Self {
         Self::List(all.into_iter().map(Self::bulk).collect())
     }
 
-    pub(super) fn count(number: usize) -> Self {
+    pub(crate) fn count(number: usize) -> Self {
         Self::Integer(number as i64)
     }
 
     /// Returns the reply in the form that it has in RESP2, without [`Score`](Self::Score), [`Map`](Self::Map),
     /// [`Scored`](Self::Scored) and [`Push`](Self::Push).
-    pub(super) fn flat(self) -> Self {
+    pub(crate) fn flat(self) -> Self {
         match self {
             Self::Score(score) => Self::bulk(score_text(score)),
             Self::Map(pairs) => {
@@ -88,7 +88,7 @@ impl Reply {
     }
 
     /// Appends the bytes of the reply in RESP3, or in RESP2.
-    pub(super) fn write(self, is_resp3: bool, out: &mut Vec<u8>) {
+    pub(crate) fn write(self, is_resp3: bool, out: &mut Vec<u8>) {
         match if is_resp3 { self } else { self.flat() } {
             Self::Status(text) => line(out, b'+', &text),
             Self::Refusal(Refusal(text)) => line(out, b'-', &text.replace(['\r', '\n'], " ")),
@@ -136,7 +136,7 @@ fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Writes a number as the server does: whole ones without a point.
-pub(super) fn score_text(score: f64) -> String {
+pub(crate) fn score_text(score: f64) -> String {
     match score {
         _ if score.is_infinite() => if score > 0.0 { "inf" } else { "-inf" }.to_owned(),
         _ if score.fract() == 0.0 && score.abs() < 1e17 => format!("{score:.0}"),
