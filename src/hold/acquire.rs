@@ -15,6 +15,7 @@
 //! place in the local queue, and both are dropped with the future.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::consume_budget;
@@ -27,12 +28,13 @@ use super::place::{FrontOutcome, InQueue};
 use super::replication::acknowledged;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::LocalLock;
+use crate::session::hold::Hold;
 use crate::session::local_queue::Role;
 use crate::session::place::Turn;
 use crate::session::share::Place;
@@ -92,7 +94,7 @@ impl AcquireRequest {
         loop {
             // A re-entry never waits behind other waiters, so it comes before the local queue.
             while let Some(hold) = self.own(&local) {
-                let error = match Box::pin(self.reenter(&local, &hold)).await {
+                let error = match self.reenter_in_time(&local, &hold, &wait).await {
                     Ok(Some(guard)) => {
                         let name = self.name.key();
                         self.client.tally.reentered((&self.kind).into(), name);
@@ -145,6 +147,25 @@ impl AcquireRequest {
                 FrontOutcome::GaveUp => return Ok(None),
             }
         }
+    }
+
+    /// Re-enters a hold. A single attempt may have waited for others before, and takes the time of one request in all.
+    async fn reenter_in_time(
+        &self,
+        local: &LocalLock,
+        hold: &Arc<Hold>,
+        wait: &Wait,
+    ) -> Result<Option<LockGuard>, Error> {
+        let reentered = Box::pin(self.reenter(local, hold));
+        if !wait.is_single_attempt() {
+            return reentered.await;
+        }
+        let left = hold.left_after(wait.waited(BootInstant::now()));
+        timeout(left, reentered).await.unwrap_or_else(|late| {
+            let text = "the lock was not re-entered within the time of one request";
+            let error = Error::new(ErrorKind::Timeout, text).unanswered();
+            Err(error.about(self.name.key()).caused_by(late))
+        })
     }
 
     /// Waits for the front, with others ahead. The wait may end earlier: a named owner joins its hold in another
@@ -215,8 +236,10 @@ impl AcquireRequest {
     async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
         let beside = local.stand(Role::Beside, None, &self.client.releaser.runtime);
         let mut attempt = Attempt::new(self, local).at(&beside);
-        let _asking = attempt.turn().await?;
-        // A re-entry of a hold that has ended may have taken a part of it.
+        // A re-entry of a hold that has ended may have taken a part of the time.
+        let left = attempt.left_of_call(wait.started());
+        let turn = timeout(left, attempt.turn()).await;
+        let _asking = turn.unwrap_or(Ok(None))?;
         attempt.ends_with_call(wait.started());
         // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {

@@ -87,8 +87,11 @@ impl Judge {
         ));
         self.check_span(&call, outcome);
         let is_settled = self.is_settled(&call);
+        // A call that nobody polled may have no time left when it is polled again.
+        let is_late = |error: &Error| call.absent > 0 && error.kind() == ErrorKind::Timeout;
         if let Some(error) = error
             && is_settled
+            && !is_late(error)
             && !matches!(
                 error.kind(),
                 ErrorKind::LeaseLost | ErrorKind::Refused | ErrorKind::Busy | ErrorKind::NotHeld

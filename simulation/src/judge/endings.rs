@@ -1,7 +1,7 @@
 //! What is judged of a command by the shares of clients in a lock: that holders are told of an end by somebody else,
 //! that the lock ends with the last share, and that no request for levels takes some away.
 
-use redlatch::Stored;
+use redlatch_memory::Stored;
 
 use super::data::{BLUR, holds};
 use super::turns::Publication;

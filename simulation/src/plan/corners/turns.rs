@@ -52,7 +52,7 @@ fn joined(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
 /// A server so far away that the calls of one owner stand behind each other for longer than one may take.
 fn farther(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
-    plan.delay.least = chance.u64(88..96);
+    plan.delay.least = chance.u64(72..80);
     plan.delay.jitter = 1;
     plan.command_timeout = 500;
     plan.watchdog = 6_000;
