@@ -59,7 +59,7 @@ fn lock_and_unlock_allocate_no_more_than_they_did() {
     for (kind, most) in [
         (Kind::Reentrant, 39.0),
         (Kind::Fair, 45.0),
-        (Kind::Plain, 45.0),
+        (Kind::Plain, 41.0),
         (Kind::Read, 45.0),
         (Kind::Write, 45.0),
     ] {

@@ -29,13 +29,12 @@ use super::replication::acknowledged;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::options::Deadline;
+use crate::options::{Deadline, SHORTEST_TIMEOUT};
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::LocalLock;
 use crate::session::hold::Hold;
-use crate::session::local_queue::Role;
 use crate::session::place::Turn;
 use crate::session::share::Place;
 
@@ -160,7 +159,8 @@ impl AcquireRequest {
         if !wait.is_single_attempt() {
             return reentered.await;
         }
-        let left = hold.left_after(wait.waited(BootInstant::now()));
+        // A little more, so that a request that goes unanswered says so itself.
+        let left = hold.left_after(wait.waited(BootInstant::now())) + SHORTEST_TIMEOUT;
         timeout(left, reentered).await.unwrap_or_else(|late| {
             let text = "the lock was not re-entered within the time of one request";
             let error = Error::new(ErrorKind::Timeout, text).unanswered();
@@ -216,7 +216,8 @@ impl AcquireRequest {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
         }
-        let mut attempt = Attempt::new(self, local);
+        let beside = InQueue::beside(self, local);
+        let mut attempt = Attempt::new(self, local).at(&beside);
         let _asking = attempt.turn().await?;
         // Another call of this owner may have acquired the lock while this one waited for its turn.
         if self.own(local).is_some() {
@@ -234,7 +235,7 @@ impl AcquireRequest {
     /// polls it, what it was granted is released for them. It asks behind the releases of this process that are in
     /// flight.
     async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
-        let beside = local.stand(Role::Beside, None, &self.client.releaser.runtime);
+        let beside = InQueue::beside(self, local);
         let mut attempt = Attempt::new(self, local).at(&beside);
         // A re-entry of a hold that has ended may have taken a part of the time.
         let left = attempt.left_of_call(wait.started());
@@ -251,7 +252,8 @@ impl AcquireRequest {
                 local.turns(|turns| turns.count(false));
                 Ok(FrontOutcome::Granted(guard))
             }
-            Attempted::Yielded => Ok(FrontOutcome::Reenter),
+            // A client that closes takes the grant out, and asks for no other.
+            Attempted::Yielded => self.client.ensure_open().map(|()| FrontOutcome::Reenter),
             Attempted::Busy(_) => Ok(FrontOutcome::GaveUp),
         }
     }

@@ -210,8 +210,12 @@ impl<'a> Attempt<'a> {
             return Ok(Some(asking));
         }
         let started = BootInstant::now();
-        // A call that stands in a server queue keeps its turn for as long as that takes.
-        let before = self.local.claim(owner).filter(|it| it.queued.is_none());
+        // A call that stands in a server queue keeps its turn for as long as that takes. A call with a short lease waits
+        // for too short a time to tell whether anybody polls the other one.
+        let settings = &self.request.client.settings;
+        let is_long = self.hold.timeout >= settings.command_timeout / 2;
+        let before = self.local.claim(owner);
+        let before = before.filter(|it| is_long && it.queued.is_none());
         let turn = timeout(self.hold.longest_turn(), self.local.turn(owner, barrier));
         // On the heap, since usually nobody waits for the turn.
         let turn = Box::pin(self.request.client.unless_closed(turn));

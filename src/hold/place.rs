@@ -7,8 +7,10 @@ use std::ops::Deref;
 
 use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
+use crate::owner::Owner;
 use crate::protocol::lock;
 use crate::session::LocalLock;
+use crate::session::local_queue::Role;
 use crate::session::share::Place;
 
 /// How standing in the local queue, or asking, ended.
@@ -33,8 +35,22 @@ impl<'a> InQueue<'a> {
         // Only a call that may re-enter the lock is told that its owner holds it.
         let reenters = request.kind.is_reentrant();
         let owner = reenters.then_some(&request.owner);
+        Self::stand(request, local, request.role(), owner)
+    }
+
+    /// For a request beside the queue. It may be the last to leave.
+    pub(super) fn beside(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
+        Self::stand(request, local, Role::Beside, None)
+    }
+
+    fn stand(
+        request: &'a AcquireRequest,
+        local: &'a LocalLock,
+        role: Role,
+        owner: Option<&'a Owner>,
+    ) -> Self {
         Self {
-            place: local.stand(request.role(), owner, &request.client.releaser.runtime),
+            place: local.stand(role, owner, &request.client.releaser.runtime),
             _leaving: Leaving { request, local },
         }
     }

@@ -14,9 +14,10 @@
 //! 3. A release that is marked as ahead was given to the connection that acquisitions use, before them, unless that
 //!    connection has just broken.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -32,8 +33,8 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
-use crate::protocol::hold_key::Kind;
 use crate::protocol::lock::ShareTarget;
+use crate::protocol::script::Call;
 
 /// A release written by a `Drop`.
 #[derive(Debug)]
@@ -58,8 +59,9 @@ impl Releaser {
             return None;
         }
         let release = self.next(hold).filter(Releasing::is_last)?;
-        let posted = self.backend.post(&hold.key().release(release.to))?;
-        Self::is_ahead(hold, sending);
+        let call = hold.key().release(release.to);
+        let posted = self.backend.post(&call)?;
+        self.is_ahead(hold, &call, sending);
         Some(Written {
             posted,
             heard: release.heard,
@@ -143,11 +145,8 @@ impl Releaser {
             // The first poll sends the request, unless there is no connection. It happens here, and not in the caller,
             // so that `is_ahead` is noted before any other task can run.
             let answered = request.as_mut().now_or_never();
-            if let Some(sending) = sending
-                // A silent server may have no connection, in which case nothing was written.
-                && self.backend.answers(hold.key().name.key())
-            {
-                Self::is_ahead(hold, sending);
+            if let Some(sending) = sending {
+                self.is_ahead(hold, &call, sending);
             }
             match answered {
                 Some(answered) => answered,
@@ -183,25 +182,27 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Runs a release of these holds; in a task, if other calls may wait for its turns or its answer. The caller polls
-    /// it first all the same, so that the request is sent even if the process ends right after. The release is on the
-    /// heap, since it is large, and would be a part of both ways.
+    /// Runs a release of these holds. If other calls may wait for its turns or its answer, it goes on in a task once the
+    /// caller has polled it: so the request is sent even if the process ends right after, and nobody waits for the
+    /// caller. Acquisitions wait for its answer unless it `is_ahead` of them.
+    ///
+    /// The release is on the heap, since it is large, and would be a part of both ways.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
         mut release: Pin<Box<impl Future<Output = Result<T, Error>> + Send + 'static>>,
         holds: &[Arc<Hold>],
+        is_ahead: impl Fn() -> bool,
     ) -> Result<T, Error> {
         let others_may_wait = |hold: &Arc<Hold>| {
             let record = &hold.record;
-            // Acquisitions wait for the answer to a release that is never marked as ahead: one of a set, or of a plain
-            // lock.
-            let is_in_the_way = holds.len() > 1 || matches!(hold.key().kind, Kind::Plain(_));
-            is_in_the_way || hold.was_nested() || record.was_joined() || record.is_awaited()
+            hold.was_nested() || record.was_joined() || record.is_awaited()
         };
-        if !holds.iter().any(others_may_wait) {
-            return release.await;
-        }
-        match release.as_mut().now_or_never() {
+        let released = poll_fn(|context| match release.as_mut().poll(context) {
+            Poll::Ready(released) => Poll::Ready(Some(released)),
+            Poll::Pending if is_ahead() && !holds.iter().any(others_may_wait) => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        });
+        match released.await {
             Some(released) => released,
             None => Box::pin(in_task(&self.runtime, holds, release)).await,
         }
@@ -289,12 +290,13 @@ impl Releaser {
         hold.release() == LastRelease::Done || hold.record.was_held() != Some(false)
     }
 
-    /// Notes that a release is in flight, and that later requests come behind it. This is true on one connection, but
-    /// not for the releases of plain locks, which may be transactions.
+    /// Notes that a release is in flight, and that later requests come behind it on their connection.
     ///
-    /// Transactions go over another connection, so acquisitions wait for their answers.
-    fn is_ahead(hold: &Hold, sending: &Sending) {
-        if !matches!(hold.key().kind, Kind::Plain(_)) {
+    /// Not if there is no connection, or if it goes over the one for transactions; nor for a plain lock of a named owner,
+    /// since the release may be sent again, and would then end the owner's next hold. Acquisitions wait for the answer
+    /// to these.
+    fn is_ahead(&self, hold: &Hold, call: &Call<'_>, sending: &Sending) {
+        if hold.key().is_told_apart() && self.backend.is_in_order(call) {
             sending.is_ahead(true);
         }
     }

@@ -84,6 +84,18 @@ impl Share {
     fn sending(&self) -> Sending {
         Sending::new(self.local.clone(), self.hold.owner.clone())
     }
+
+    /// Returns the release as the background needs it.
+    fn unanswered(&self, sending: Sending, written: Option<Written>) -> Unanswered {
+        Unanswered {
+            end: BootInstant::now().plus(self.hold.longest_kept()),
+            hold: self.hold.clone(),
+            sending: Some(sending),
+            written,
+            releaser: self.releaser.clone(),
+            _owing: self.owing.clone(),
+        }
+    }
 }
 
 impl Owed for Share {
@@ -93,14 +105,21 @@ impl Owed for Share {
     /// Sends the release and waits for the answer. If it fails, the drop that follows hands it to the background, which
     /// pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
-        let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
+        let unanswered = self.unanswered(self.sending(), None);
         let release = Box::pin(async move {
-            releaser
-                .release(&hold, Some(&sending), None, Duration::ZERO)
-                .await
+            let Unanswered { hold, sending, .. } = &unanswered;
+            let releaser = unanswered.releaser.clone();
+            let released = releaser.release(hold, sending.as_ref(), None, Duration::ZERO);
+            let released = released.await;
+            if released.is_err() {
+                // Here, since nobody may poll the caller.
+                releaser.reaper.take(unanswered);
+            }
+            released
         });
         let holds = std::slice::from_ref(&self.hold);
-        let was_held = self.releaser.polled(release, holds).await;
+        let are_ahead = || self.local.lock().outgoing.are_ahead();
+        let was_held = self.releaser.polled(release, holds, are_ahead).await;
         self.can_wait |= was_held.is_err();
         was_held
     }
@@ -115,14 +134,8 @@ impl Owed for Share {
             true => None,
             false => self.releaser.write(&self.hold, &sending),
         };
-        self.releaser.reaper.take(Unanswered {
-            end: BootInstant::now().plus(self.hold.longest_kept()),
-            hold: self.hold.clone(),
-            sending: Some(sending),
-            written,
-            releaser: self.releaser.clone(),
-            _owing: self.owing.clone(),
-        });
+        let unanswered = self.unanswered(sending, written);
+        self.releaser.reaper.take(unanswered);
     }
 }
 
@@ -166,7 +179,7 @@ impl Undo<Share> {
             drop(sendings);
             were_held
         });
-        let were_held = releaser.polled(release, &holds).await?;
+        let were_held = releaser.polled(release, &holds, || false).await?;
         undos.into_iter().for_each(Self::disarm);
         Ok(were_held)
     }

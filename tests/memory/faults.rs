@@ -29,6 +29,16 @@ async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
     next.expect("released").unlock().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn re_entry_that_a_silent_server_does_not_answer_says_so() {
+    let (server, client, _) = two().await;
+    let lock = client.lock("job");
+    let _held = lock.lock().await.unwrap();
+    server.stop_answering();
+    let error = lock.try_lock().await.unwrap_err();
+    assert!(error.to_string().contains("did not answer"), "{error}");
+}
+
 /// Returns a client that holds this many locks. A server is asked about 2,000 at a time. All are renewed after 1.6 to 2
 /// seconds, and last for 5.938.
 async fn crowd(server: &MemoryServer, holds: usize) -> (Client, Vec<LockGuard>) {

@@ -206,6 +206,28 @@ async fn release_of_a_plain_lock_that_nobody_polls_is_carried_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn release_that_fails_while_nobody_polls_it_is_sent_again() {
+    for by in [ReleaseBy::Script, ReleaseBy::Transaction] {
+        let (server, client, other) = two().await;
+        let guard = client
+            .plain_lock("job")
+            .release_by(by)
+            .lock()
+            .await
+            .unwrap();
+        server.stop();
+        // The client learns of it.
+        sleep(millis(100)).await;
+        let unlocking = begin(guard.unlock());
+        sleep(secs(3)).await;
+        server.start();
+        let next = other.plain_lock("job").try_lock_for(secs(10)).await;
+        next.unwrap().expect("released").unlock().await.unwrap();
+        drop(unlocking);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn level_costs_one_timeout_at_a_silent_server_though_others_are_before_it() {
     for call in CALLS {
         let (server, client, other) = two().await;

@@ -1,6 +1,6 @@
-//! What a third of the seeds have instead: weather in which everything comes together in one corner. Calls that nobody
+//! What half of the seeds have instead: weather in which everything comes together in one corner. Calls that nobody
 //! polls stand in front of others, levels pass between processes under one name, leases are lengthened and cut, sets
-//! cross each other, requests arrive late, or a server loses what somebody holds.
+//! cross each other, requests arrive late or twice, or a server loses what somebody holds.
 //!
 //! It is drawn apart from the rest, so that the plans of the other seeds, and with them the seeds that are kept, stay
 //! as they were before there was any of it.

@@ -44,6 +44,12 @@ impl Backend {
         let key = call.keys.first()?;
         self.home(key)?.post(call, self.channels().publish())
     }
+
+    /// Whether a call that is sent now goes over the connection that acquisitions use.
+    pub(crate) fn is_in_order(&self, call: &Call<'_>) -> bool {
+        let home = call.keys.first().and_then(|key| self.home(key));
+        home.is_some_and(|node| node.commands.is_open() && node.steps(call).is_none())
+    }
 }
 
 impl Node {
