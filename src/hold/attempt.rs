@@ -43,6 +43,7 @@ use crate::session::backend::Answer;
 use crate::session::grants::Expected;
 use crate::session::hold::{self, Hold};
 use crate::session::outgoing::Barrier;
+use crate::session::place::UNPOLLED;
 use crate::session::share::{Asking, Place, Share};
 use crate::session::undo::Undo;
 
@@ -213,7 +214,7 @@ impl<'a> Attempt<'a> {
         // A call that stands in a server queue keeps its turn for as long as that takes. A call with a short lease waits
         // for too short a time to tell whether anybody polls the other one.
         let settings = &self.request.client.settings;
-        let is_long = self.hold.timeout >= settings.command_timeout / 2;
+        let is_long = self.hold.timeout >= UNPOLLED.min(settings.command_timeout / 2);
         let before = self.local.claim(owner);
         let before = before.filter(|it| is_long && it.queued.is_none());
         let turn = timeout(self.hold.longest_turn(), self.local.turn(owner, barrier));

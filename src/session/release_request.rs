@@ -184,7 +184,8 @@ impl Releaser {
 
     /// Runs a release of these holds. If other calls may wait for its turns or its answer, it goes on in a task once the
     /// caller has polled it: so the request is sent even if the process ends right after, and nobody waits for the
-    /// caller. Acquisitions wait for its answer unless it `is_ahead` of them.
+    /// caller. Acquisitions wait for its answer unless it `is_ahead` of them. If it is, and its answer is lost while
+    /// nobody polls the caller, the hold ends with its lease.
     ///
     /// The release is on the heap, since it is large, and would be a part of both ways.
     pub(super) async fn polled<T: Send + 'static>(

@@ -28,6 +28,7 @@ use super::releaser::Releaser;
 use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::protocol::hold_key::Kind;
 
 /// A lock left for the next waiter, with the release that is owed for it.
 pub(crate) type LeftHere = Handoff<Undo<Share>>;
@@ -58,6 +59,8 @@ pub(crate) struct Share {
     ///
     /// A `Drop` then writes nothing itself.
     can_wait: bool,
+    /// Whether the background has it.
+    is_handed_on: bool,
     /// Sends it. Shared, since this may outlive the session's handles.
     releaser: Arc<Releaser>,
     /// Has a client that closes wait for this.
@@ -73,6 +76,7 @@ impl Releaser {
             hold: hold.clone(),
             local: local.clone(),
             can_wait: false,
+            is_handed_on: false,
             releaser: self.clone(),
             owing: self.reaper.owing(),
         })
@@ -84,43 +88,38 @@ impl Share {
     fn sending(&self) -> Sending {
         Sending::new(self.local.clone(), self.hold.owner.clone())
     }
-
-    /// Returns the release as the background needs it.
-    fn unanswered(&self, sending: Sending, written: Option<Written>) -> Unanswered {
-        Unanswered {
-            end: BootInstant::now().plus(self.hold.longest_kept()),
-            hold: self.hold.clone(),
-            sending: Some(sending),
-            written,
-            releaser: self.releaser.clone(),
-            _owing: self.owing.clone(),
-        }
-    }
 }
 
 impl Owed for Share {
     /// Whether the hold still stood when it was given back.
     type Answer = bool;
 
-    /// Sends the release and waits for the answer. If it fails, the drop that follows hands it to the background, which
-    /// pauses between tries.
+    /// Sends the release and waits for the answer. If it fails, it goes to the background, which pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
-        let unanswered = self.unanswered(self.sending(), None);
+        let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
+        let owing = self.owing.clone();
         let release = Box::pin(async move {
-            let Unanswered { hold, sending, .. } = &unanswered;
-            let releaser = unanswered.releaser.clone();
-            let released = releaser.release(hold, sending.as_ref(), None, Duration::ZERO);
+            let released = releaser.release(&hold, Some(&sending), None, Duration::ZERO);
             let released = released.await;
             if released.is_err() {
                 // Here, since nobody may poll the caller.
-                releaser.reaper.take(unanswered);
+                Unanswered::begin(releaser, hold, sending, None, owing);
             }
-            released
+            Ok(released)
         });
+        let are_ahead = || {
+            let (local, now) = (self.local.lock(), BootInstant::now());
+            // The next writer waits for the answer, which says whether others go first.
+            let is_awaited = || local.turns.is_wanted_elsewhere(now);
+            let is_writer = matches!(self.hold.key().kind, Kind::Write(_));
+            local.outgoing.are_ahead() && !(is_writer && is_awaited())
+        };
         let holds = std::slice::from_ref(&self.hold);
-        let are_ahead = || self.local.lock().outgoing.are_ahead();
-        let was_held = self.releaser.polled(release, holds, are_ahead).await;
-        self.can_wait |= was_held.is_err();
+        let released = self.releaser.polled(release, holds, are_ahead).await;
+        // An error of the task, which has handed nothing on.
+        self.can_wait |= released.is_err();
+        let was_held = released?;
+        self.is_handed_on = was_held.is_err();
         was_held
     }
 
@@ -129,13 +128,16 @@ impl Owed for Share {
     /// Called from `drop`, perhaps outside of any runtime, perhaps as the last act of this process. The server still
     /// carries out what the socket has taken.
     fn post(&mut self) {
+        if self.is_handed_on {
+            return;
+        }
         let sending = self.sending();
         let written = match self.can_wait {
             true => None,
             false => self.releaser.write(&self.hold, &sending),
         };
-        let unanswered = self.unanswered(sending, written);
-        self.releaser.reaper.take(unanswered);
+        let (releaser, hold) = (self.releaser.clone(), self.hold.clone());
+        Unanswered::begin(releaser, hold, sending, written, self.owing.clone());
     }
 }
 
@@ -203,6 +205,26 @@ struct Unanswered {
     releaser: Arc<Releaser>,
     /// Has a client that closes wait for this.
     _owing: TaskTrackerToken,
+}
+
+impl Unanswered {
+    /// Hands a release to the background.
+    fn begin(
+        releaser: Arc<Releaser>,
+        hold: Arc<Hold>,
+        sending: Sending,
+        written: Option<Written>,
+        owing: TaskTrackerToken,
+    ) {
+        releaser.clone().reaper.take(Self {
+            end: BootInstant::now().plus(hold.longest_kept()),
+            hold,
+            sending: Some(sending),
+            written,
+            releaser,
+            _owing: owing,
+        });
+    }
 }
 
 impl Owing for Unanswered {
