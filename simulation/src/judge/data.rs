@@ -237,9 +237,9 @@ impl Judge {
             let is_over = left == 0 || until <= now();
             let is_told = is_over || guard.is_lost() || self.excuse(name, hold.since).is_some();
             let about = (name, hold.process);
-            if !is_told
-                && !(self.has(server, about, until, lock, look) && self.has_all_levels(hold, lock))
-            {
+            let is_backed = is_told
+                || self.has(server, about, until, lock, look) && self.has_all_levels(hold, lock);
+            if !is_backed {
                 wrong.push((hold.process, hold.since, until));
             }
         }
