@@ -104,9 +104,7 @@ pub(super) fn turn(plan: &mut Plan) {
     plan.spread = 0;
     plan.delay.least = chance.u64(..3);
     plan.length = chance.u64(6_000..14_000);
-    for process in &mut plan.processes {
-        process.tasks.truncate(5);
-    }
+    tasks(plan, 5);
     corner.fill(plan, chance);
 }
 
@@ -176,9 +174,7 @@ fn forgetful(plan: &mut Plan, chance: &mut Rng) {
     };
     let count = chance.usize(1..=3);
     events(plan, chance, count, &[20, 100, 300], fault);
-    for process in &mut plan.processes {
-        process.tasks.truncate(3);
-    }
+    tasks(plan, 3);
 }
 
 /// One server, which some requests reach long after they were sent.
@@ -200,12 +196,25 @@ fn slow(plan: &mut Plan, chance: &mut Rng) {
     events(plan, chance, count, &[300, 700, 1_500, 2_500], fault);
 }
 
+/// Has so many names of one kind.
+fn several(plan: &mut Plan, count: usize, name: impl Fn(usize) -> String) {
+    let one = plan.names[0].clone();
+    let shared = |at| Shared {
+        name: name(at),
+        ..one.clone()
+    };
+    plan.names = (0..count).map(shared).collect();
+}
+
 /// Two names of one kind, which are taken together and each by itself.
 fn pair(plan: &mut Plan, _: &mut Rng) {
-    plan.names.truncate(1);
-    plan.names.push(plan.names[0].clone());
-    for (at, shared) in plan.names.iter_mut().enumerate() {
-        shared.name = format!("set:{at}");
+    several(plan, 2, |at| format!("set:{at}"));
+}
+
+/// Each process has at most so many tasks.
+fn tasks(plan: &mut Plan, most: usize) {
+    for process in &mut plan.processes {
+        process.tasks.truncate(most);
     }
 }
 
@@ -233,18 +242,26 @@ fn events(
     plan.events.sort_by_key(|event| event.at);
 }
 
+/// A section of one lock, whose lease stays as it is, by calls that are polled.
+fn one(chance: &mut Rng, names: &[Shared], at: usize) -> Section {
+    Section {
+        names: vec![at],
+        levels: 1,
+        extend: None,
+        care: Care::default(),
+        ..steps::section(chance, names, at)
+    }
+}
+
 /// Some tasks of each process make calls that they do not poll for long.
 fn unpolled(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
     let share = [50, 50, 20, 0, 0][task];
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000)]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: None,
-        levels: 1,
         work: pick(chance, &[0, 1, 5, 40]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
         care: Care {
             dropped: None,
@@ -261,9 +278,8 @@ fn inherited(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
         25..32 => return Act::Look(at),
         _ => {}
     }
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(300), Ask::For(2_000), Ask::Once]),
         by: By::Named(chance.u8(..2)),
         levels: chance.u32(1..=3),
@@ -274,16 +290,14 @@ fn inherited(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
             4..8 => Ending::Unlock,
             _ => Ending::Drop,
         },
-        care: Care::default(),
         ..section
     })
 }
 
 /// Leases are lengthened and cut, of levels beside others, and renewed after that.
 fn lengthened(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(300), Ask::For(2_000), Ask::Once]),
         by: pick(chance, &[By::Task, By::Unique, By::Named(0), By::Named(1)]),
         lease: pick(chance, &[None, None, Some(1_500)]),
@@ -291,22 +305,18 @@ fn lengthened(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
         work: pick(chance, &[0, 10, 150, 700, 2_000]),
         extend: odds(chance, 70).then(|| pick(chance, &[300, 2_000, 6_000])),
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         ..section
     })
 }
 
 /// Locks that are wanted by few, for moments.
 fn sparse(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000)]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: pick(chance, &[None, Some(LONGEST_LEASE)]),
-        levels: 1,
         work: pick(chance, &[0, 1, 3, 10, 40, 150]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
         care: Care {
             dropped: odds(chance, 10).then(|| (chance.u32(0..6), chance.bool())),
@@ -337,9 +347,8 @@ fn kept(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
 
 /// Levels of one owner that several tasks have, some of which begin a call about it and do not poll that.
 fn shared_by_tasks(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(2_000), Ask::For(6_000), Ask::Once]),
         by: pick(chance, &[By::Task, By::Named(0), By::Named(0)]),
         lease: pick(chance, &[None, Some(LONGEST_LEASE)]),
@@ -348,7 +357,6 @@ fn shared_by_tasks(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -
         extend: odds(chance, 50).then(|| pick(chance, &[2_000, 6_000])),
         verifies: odds(chance, 30),
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         held: Care {
             dropped: None,
             unpolled: (task == 0 && odds(chance, 50)).then(|| (chance.u32(1..3), 20_000)),

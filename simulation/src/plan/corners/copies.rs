@@ -5,7 +5,7 @@ use fastrand::Rng;
 
 use super::{
     Act, Ask, By, Care, Corner, Ending, Event, Fault, Kind, LOCKS, LONGEST_LEASE, Memory, POLL_CAP,
-    Plan, Section, Shared, Topology, alone, events, kept, odds, pick, sparse, steps,
+    Plan, Section, Shared, Topology, alone, events, kept, odds, one, pick, sparse, tasks,
 };
 use crate::plan::LONGEST_SPAN;
 
@@ -44,9 +44,8 @@ fn copied(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
     if kind == Kind::Latch {
         return Act::CountDown(at);
     }
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(300), Ask::For(2_000), Ask::Once]),
         by: match kind {
             // The value of a plain lock of an owner with a name is the same for all of its holds.
@@ -70,7 +69,6 @@ fn copied(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
                 Ending::Detached,
             ],
         ),
-        care: Care::default(),
         ..section
     })
 }
@@ -102,9 +100,7 @@ fn rolling(plan: &mut Plan, chance: &mut Rng) {
     });
     plan.events = most.chain(away).collect();
     plan.events.sort_by_key(|event| event.at);
-    for process in &mut plan.processes {
-        process.tasks.truncate(2);
-    }
+    tasks(plan, 2);
 }
 
 /// Two processes, each with enough tasks to pass a lock on among them for ever.

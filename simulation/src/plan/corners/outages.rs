@@ -3,8 +3,8 @@
 use fastrand::Rng;
 
 use super::{
-    Act, Ask, By, Care, Corner, Ending, Event, Fault, Kind, LOCKS, LONGEST_LEASE, Memory, POLL_CAP,
-    Plan, Section, Shared, Topology, alone, events, pick, steps,
+    Act, Ask, By, Corner, Ending, Event, Fault, Kind, LOCKS, LONGEST_LEASE, Memory, POLL_CAP, Plan,
+    Section, Shared, Topology, alone, events, one, pick, several, tasks,
 };
 use crate::plan::{Failover, Fall};
 
@@ -18,27 +18,21 @@ pub(super) const CORNERS: &[Corner] = {
     ]
 };
 
-/// Has so many names of one kind.
-fn several(plan: &mut Plan, count: usize) {
-    let one = plan.names[0].clone();
-    let shared = |at: usize| Shared {
-        name: format!("{}:{at}", one.name),
-        client: 0,
-        ..one.clone()
-    };
-    plan.names = (0..count).map(shared).collect();
+/// Has so many names of the kind of the first.
+fn name_all(plan: &mut Plan, count: usize) {
+    let first = plan.names[0].name.clone();
+    several(plan, count, |at| format!("{first}:{at}"));
 }
 
 /// Servers that have each other's data, for a few processes.
 fn together(plan: &mut Plan, topology: Topology, names: usize) {
     plan.topology = topology;
     plan.clocks = vec![plan.clocks[0]; topology.servers()];
-    several(plan, names);
+    plan.names[0].client = 0;
+    name_all(plan, names);
     plan.command_timeout = 500;
     plan.processes.truncate(4);
-    for process in &mut plan.processes {
-        process.tasks.truncate(3);
-    }
+    tasks(plan, 3);
 }
 
 /// A cluster whose slots move now and then. Nothing is lost by that, so the weather stays calm.
@@ -54,17 +48,13 @@ fn moving(plan: &mut Plan, chance: &mut Rng) {
 
 /// Locks that are held for moments, or for long.
 fn settled(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000), Ask::Once]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: pick(chance, &[None, None, Some(LONGEST_LEASE)]),
-        levels: 1,
         work: pick(chance, &[0, 5, 40, 300, 2_500]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         ..section
     })
 }
@@ -113,7 +103,7 @@ fn taken_over(plan: &mut Plan, chance: &mut Rng) {
 /// One server that is away twice, and a process that never asks for anything.
 fn away(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
-    several(plan, 6);
+    name_all(plan, 6);
     plan.weather = "servers";
     plan.watchdog = 1_200;
     plan.command_timeout = 500;
@@ -132,17 +122,13 @@ fn away(plan: &mut Plan, chance: &mut Rng) {
 
 /// Locks that are held for long, and renewed.
 fn renewed(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(6_000), Ask::Once]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: None,
-        levels: 1,
         work: pick(chance, &[300, 3_000, 5_000]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         ..section
     })
 }

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::{
     Act, Ask, By, Care, Corner, Ending, Fault, Kind, LOCKS, LONGEST_LEASE, Plan, Section, Shared,
-    alone, busy, events, few, odds, pick, steps,
+    alone, busy, events, few, odds, one, pick, steps, tasks,
 };
 use crate::plan::{Attempt, LONGEST_SPAN};
 
@@ -50,9 +50,7 @@ fn apart(plan: &mut Plan, chance: &mut Rng) {
         &[400, 1_500, 2_500, LONGEST_SPAN],
         fault,
     );
-    for process in &mut plan.processes {
-        process.tasks.truncate(2);
-    }
+    tasks(plan, 2);
 }
 
 /// Few tasks, and short leases.
@@ -71,16 +69,13 @@ fn candidates(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
     if odds(chance, 10) {
         return Act::Look(at);
     }
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     let section = Section {
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(4_000)]),
         by: By::Unique,
         lease: None,
-        levels: 1,
         work: pick(chance, &[0, 10, 400, 3_000, 3_000]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         ..section
     };
     match chance.u32(..4) {
@@ -111,18 +106,15 @@ fn once(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act {
 /// Calls of two owners with names, some of which nobody polls.
 fn left_alone(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
     let share = [60, 30, 0, 0, 0][task];
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::Wait, Ask::For(6_000), Ask::Once]),
         by: pick(
             chance,
             &[By::Named(0), By::Named(0), By::Named(1), By::Unique],
         ),
         lease: pick(chance, &[None, None, Some(400)]),
-        levels: 1,
         work: pick(chance, &[1, 40, 300, 300]),
-        extend: None,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
         care: Care {
             dropped: None,
@@ -135,17 +127,13 @@ fn left_alone(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act
 
 /// Runs that last longer than their lease.
 fn outlived(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     let section = Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::For(4_000), Ask::For(300)]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: Some(400),
-        levels: 1,
         work: pick(chance, &[10, 300, 1_000, 1_000]),
-        extend: None,
         ending: Ending::Unlock,
-        care: Care::default(),
         ..section
     };
     match odds(chance, 50) {
@@ -175,9 +163,8 @@ fn looked_at(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
 
 /// Readers of one process that share a record, some of which cut its lease.
 fn readers(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         reads: odds(chance, 85),
         ask: pick(chance, &[Ask::Wait, Ask::For(4_000)]),
         by: pick(chance, &[By::Task, By::Unique]),
@@ -186,7 +173,6 @@ fn readers(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
         work: pick(chance, &[1, 40, 300, 1_000]),
         extend: odds(chance, 40).then(|| pick(chance, &[300, 2_000])),
         ending: Ending::Unlock,
-        care: Care::default(),
         ..section
     })
 }

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::{
     Act, Ask, By, Care, Corner, Ending, Fault, Kind, Plan, Section, Shared, Topology, events, odds,
-    pair, pick, steps,
+    pair, pick, several, steps, tasks,
 };
 
 pub(super) const CORNERS: &[Corner] = {
@@ -56,20 +56,12 @@ fn hasty(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
 /// Two names, and one task of each process, so that nobody passes a lock on within a process.
 fn single(plan: &mut Plan, chance: &mut Rng) {
     pair(plan, chance);
-    for process in &mut plan.processes {
-        process.tasks.truncate(1);
-    }
+    tasks(plan, 1);
 }
 
 /// Four names of one kind.
-fn four(plan: &mut Plan, chance: &mut Rng) {
-    pair(plan, chance);
-    for at in 2..4 {
-        plan.names.push(Shared {
-            name: format!("set:{at}"),
-            ..plan.names[0].clone()
-        });
-    }
+fn four(plan: &mut Plan, _: &mut Rng) {
+    several(plan, 4, |at| format!("set:{at}"));
 }
 
 /// Two names on servers of their own, one of which some processes do not reach for a while.

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::{
     Act, Ask, By, Care, Corner, Ending, Fault, Kind, LOCKS, POLL_CAP, Plan, Section, Shared, alone,
-    busy, events, few, odds, pick, sparse, steps,
+    busy, events, few, odds, one, pick, sparse, tasks,
 };
 
 pub(super) const CORNERS: &[Corner] = {
@@ -20,46 +20,41 @@ pub(super) const CORNERS: &[Corner] = {
     ]
 };
 
+/// One server, that far away in milliseconds, for so many processes.
+fn distant(plan: &mut Plan, least: u64, command_timeout: u64, processes: usize) {
+    alone(plan);
+    plan.delay.least = least;
+    plan.delay.jitter = 1;
+    plan.command_timeout = command_timeout;
+    plan.watchdog = 6_000;
+    plan.processes.truncate(processes);
+}
+
 /// A server that is far away.
 fn far(plan: &mut Plan, chance: &mut Rng) {
-    alone(plan);
-    plan.delay.least = chance.u64(18..40);
-    plan.delay.jitter = 1;
-    plan.command_timeout = 1_000;
-    plan.watchdog = 6_000;
-    plan.processes.truncate(3);
+    distant(plan, chance.u64(18..40), 1_000, 3);
 }
 
 /// Readers that share what one of them was granted, and now and then a writer.
 fn joined(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         reads: task > 0 || odds(chance, 50),
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000)]),
         by: pick(chance, &[By::Task, By::Unique]),
         lease: None,
         levels: pick(chance, &[1, 1, 1, 2]),
         work: pick(chance, &[0, 5, 25, 60, 300]),
-        extend: None,
         verifies: false,
         ending: pick(chance, &[Ending::Unlock, Ending::Unlock, Ending::Drop]),
-        care: Care::default(),
         ..section
     })
 }
 
 /// A server so far away that the calls of one owner stand behind each other for longer than one may take.
 fn farther(plan: &mut Plan, chance: &mut Rng) {
-    alone(plan);
-    plan.delay.least = chance.u64(72..80);
-    plan.delay.jitter = 1;
-    plan.command_timeout = 500;
-    plan.watchdog = 6_000;
-    plan.processes.truncate(2);
-    for process in &mut plan.processes {
-        process.tasks.truncate(4);
-    }
+    distant(plan, chance.u64(72..80), 500, 2);
+    tasks(plan, 4);
 }
 
 /// One server, which hangs now and then.
@@ -75,18 +70,15 @@ fn hung(plan: &mut Plan, chance: &mut Rng) {
 
 /// Levels that several tasks take under one name.
 fn level(chance: &mut Rng, names: &[Shared], at: usize, ask: Ask, extend: Option<u64>) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask,
         by: By::Named(0),
         lease: None,
-        levels: 1,
         work: pick(chance, &[0, 1, 10, 100]),
         extend,
         verifies: false,
         ending: Ending::Unlock,
-        care: Care::default(),
         ..section
     })
 }
@@ -117,18 +109,14 @@ fn paused(plan: &mut Plan, chance: &mut Rng) {
 
 /// A plain lock, by owners of whom several have the same name.
 fn plain(chance: &mut Rng, names: &[Shared], at: usize, lease: u64, work: u64) -> Section {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Section {
-        names: vec![at],
         ask: pick(chance, &[Ask::Wait, Ask::For(4_000), Ask::Once]),
         by: pick(chance, &[By::Named(0), By::Named(0), By::Named(1)]),
         lease: Some(lease),
-        levels: 1,
         work,
-        extend: None,
         verifies: false,
         ending: Ending::Unlock,
-        care: Care::default(),
         ..section
     }
 }
@@ -161,16 +149,13 @@ fn packed(plan: &mut Plan, chance: &mut Rng) {
 
 /// Most tasks make calls that they do not poll for long, all at the same time.
 fn idle(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
-    let section = steps::section(chance, names, at);
+    let section = one(chance, names, at);
     Act::Section(Section {
-        names: vec![at],
         ask: Ask::Wait,
         by: By::Unique,
         lease: None,
-        levels: 1,
         permits: names[at].total,
         work: pick(chance, &[0, 1, 5]),
-        extend: None,
         verifies: false,
         ending: Ending::Unlock,
         care: Care {
