@@ -11,7 +11,7 @@ pub(crate) fn follow_tokio() {
 /// Whether leases are measured by tokio's clock, which may be paused.
 pub(crate) fn is_tokios() -> bool {
     #[cfg(feature = "memory")]
-    let is_tokios = redlatch_memory::clock::boot_time().is_some();
+    let is_tokios = redlatch_memory::clock::is_tokios();
     #[cfg(not(feature = "memory"))]
     let is_tokios = false;
     is_tokios

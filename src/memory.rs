@@ -8,7 +8,7 @@ use redlatch_memory::Server;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, PORT};
 
 /// A server in memory, for tests of code that uses locks.
 ///
@@ -154,7 +154,7 @@ impl MemoryServer {
     /// ```
     pub fn config(&self) -> Config {
         let server = self.0.clone();
-        Config::server(self.to_string(), 6379).connector(move |_| ready(server.connect()))
+        Config::server(self.to_string(), PORT).connector(move |_| ready(server.connect()))
     }
 
     /// Serves a connection that came from elsewhere, until it ends: commands are read from `stream`, and the answers

@@ -24,22 +24,27 @@ struct Origin {
 ///
 /// That clock is the runtime's. Outside of any runtime it is the system's, and cannot be paused.
 pub fn follow_tokio(boot: impl FnOnce() -> Duration) {
-    ORIGIN.get_or_init(|| Origin {
-        // The system's, whatever the runtime's is by now.
-        tokio: Instant::from_std(std::time::Instant::now()),
-        boot: boot(),
-        unix: system_time(),
-    });
+    begin(boot, system_time);
 }
 
 /// Has this process begin at this time since 1970, by tokio's clock, whatever the clocks of the computer say, so that a
 /// process can be repeated. For a process that has asked no clock so far.
 pub fn begin_at(unix: Duration) {
+    begin(|| unix, || unix);
+}
+
+fn begin(boot: impl FnOnce() -> Duration, unix: impl FnOnce() -> Duration) {
     ORIGIN.get_or_init(|| Origin {
+        // The system's, whatever the runtime's is by now.
         tokio: Instant::from_std(std::time::Instant::now()),
-        boot: unix,
-        unix,
+        boot: boot(),
+        unix: unix(),
     });
+}
+
+/// Whether anybody has chosen that clock.
+pub fn is_tokios() -> bool {
+    ORIGIN.get().is_some()
 }
 
 /// Returns the time since the machine has started, by tokio's clock. `None` if nobody has chosen that clock.

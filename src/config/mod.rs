@@ -52,7 +52,7 @@ pub use login::Login;
 #[cfg(feature = "redis-1")]
 pub use redis::RedisClient;
 pub(crate) use secret::Secret;
-pub(crate) use server::Server;
+pub(crate) use server::{PORT, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 
@@ -483,7 +483,7 @@ setters! { Config:
 impl Default for Config {
     /// Returns the configuration of `redis://127.0.0.1:6379`.
     fn default() -> Self {
-        Self::server("127.0.0.1", server::PORT)
+        Self::server("127.0.0.1", PORT)
     }
 }
 

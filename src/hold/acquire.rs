@@ -4,7 +4,7 @@
 //!
 //! 1. The owner holds it here: one level more, ahead of all waiters.
 //! 2. It is a reader: the record of other readers here is joined in memory.
-//! 3. The call makes a single attempt: it asks once, beside the local queue.
+//! 3. The call makes a single attempt: it asks once, next to the local queue.
 //! 4. The lock is fair: the call stands in the server queue.
 //! 5. Otherwise it stands in the local queue, and asks as soon as it is at its front.
 //!
@@ -231,7 +231,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Attempts to acquire the lock once, beside the local queue: it may overtake the calls that wait here. If nobody
+    /// Attempts to acquire the lock once, next to the local queue: it may overtake the calls that wait here. If nobody
     /// polls it, what it was granted is released for them. It asks behind the releases of this process that are in
     /// flight.
     async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
@@ -239,8 +239,7 @@ impl AcquireRequest {
         let mut attempt = Attempt::new(self, local).at(&beside);
         // A re-entry of a hold that has ended may have taken a part of the time.
         let left = attempt.left_of_call(wait.started());
-        let turn = timeout(left, attempt.turn()).await;
-        let _asking = turn.unwrap_or(Ok(None))?;
+        let _asking = timeout(left, attempt.turn()).await.unwrap_or(Ok(None))?;
         attempt.ends_with_call(wait.started());
         // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {

@@ -93,7 +93,7 @@ pub(crate) struct Attempt<'a> {
     is_foreign: bool,
     /// Receives the grant of a hold that stands in a server queue, if a release of this process moves the lock to it.
     expected: Option<Expected>,
-    /// The place in the local queue, or beside it: the `Undo` is lent to it.
+    /// The place in the local queue, or next to it: the `Undo` is lent to it.
     place: Option<&'a Place<'a>>,
     /// Whether the `Undo` is lent to the place.
     is_lent: bool,

@@ -38,7 +38,7 @@ impl<'a> InQueue<'a> {
         Self::stand(request, local, request.role(), owner)
     }
 
-    /// For a request beside the queue. It may be the last to leave.
+    /// For a request next to the queue. It may be the last to leave.
     pub(super) fn beside(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
         Self::stand(request, local, Role::Beside, None)
     }
