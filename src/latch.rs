@@ -224,7 +224,7 @@ impl Latch {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn wait(&self) -> Result<(), Error> {
-        self.open_within(|| Deadline::Never).await.map(drop)
+        self.open_within(Duration::MAX).await.map(drop)
     }
 
     /// Waits until the latch is open, for at most `wait`. Returns `false` if it is still closed when the wait ends.
@@ -258,7 +258,7 @@ impl Latch {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
-        self.open_within(|| Deadline::within(wait)).await
+        self.open_within(wait).await
     }
 
     /// Removes the latch, which opens it and wakes all waiters. Returns `false` if the latch was open.
@@ -293,10 +293,10 @@ impl Latch {
         self.0.client.within(Box::pin(delete)).await
     }
 
-    async fn open_within(&self, deadline: impl FnOnce() -> Deadline + Send) -> Result<bool, Error> {
-        let waiting = async {
+    fn open_within(&self, wait: Duration) -> impl Future<Output = Result<bool, Error>> + Send {
+        let waiting = async move {
             let name = self.0.open()?;
-            let deadline = deadline();
+            let deadline = Deadline::within(wait);
             let call = self.0.client.tally.call(Counted::Latch, name.key());
             let mut wait = self.0.wait(deadline);
             let mut look = LatchCheck { latch: self, name };
@@ -309,7 +309,7 @@ impl Latch {
             debug!(latch = %name.key(), open, "waited");
             Ok(open)
         };
-        self.0.client.within(Box::pin(waiting)).await
+        self.0.client.within(Box::pin(waiting))
     }
 
     async fn read(&self, name: &LockName) -> Result<CounterValue, Error> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Config;
@@ -131,17 +132,11 @@ impl<S: AsyncRead + AsyncWrite + Send> ByteStream for S {}
 
 /// What a [`Connect`] does, with types that depend on nothing.
 pub(crate) trait DynConnect: Send + Sync {
-    fn open(
-        &self,
-        address: Address,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>>;
+    fn open(&self, address: Address) -> BoxFuture<'_, io::Result<Stream>>;
 }
 
 impl<C: Connect> DynConnect for C {
-    fn open(
-        &self,
-        address: Address,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>> {
+    fn open(&self, address: Address) -> BoxFuture<'_, io::Result<Stream>> {
         Box::pin(async { Ok(Box::pin(self.connect(address).await?) as Stream) })
     }
 }

@@ -1,11 +1,12 @@
 //! Users and passwords that change while a client lives.
 
-use super::Given;
 use std::error::Error as StdError;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
+use super::Given;
 use crate::config::{Address, Config, Login, Secret};
 
 /// Returns the user and password to log in with, each time that a client connects. Passed to [`Config::credentials`].
@@ -79,8 +80,7 @@ where
 }
 
 /// What comes of asking for a login.
-pub(crate) type Asked<'a> =
-    Pin<Box<dyn Future<Output = Result<Login, Box<dyn StdError + Send + Sync>>> + Send + 'a>>;
+pub(crate) type Asked<'a> = BoxFuture<'a, Result<Login, Box<dyn StdError + Send + Sync>>>;
 
 /// [`Credentials`] of any type, which may be told the server.
 pub(crate) trait Ask: Send + Sync {

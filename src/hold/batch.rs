@@ -8,11 +8,9 @@
 //! ([`group`](super::group)), which waits for that lock by itself. So no call waits in one queue while it has a place
 //! in another.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::attempt::Attempt;
 use super::guard::LockGuard;
@@ -171,7 +169,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     // All are given back before the first await. From here on, the release goes on even if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
     let mut batches: Vec<(Vec<&AcquireRequest>, Vec<Undo<Share>>)> = Vec::new();
-    let mut outcomes: Vec<Outcome<'_>> = Vec::new();
+    let mut outcomes: Vec<BoxFuture<'_, Result<(), Error>>> = Vec::new();
     for (guard, given_back) in guards.iter().zip(given_back) {
         let request = &guard.request;
         match given_back {
@@ -198,9 +196,11 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
         }
     }
     outcomes.extend(
-        batches.into_iter().map(|(requests, undos)| -> Outcome<'_> {
-            Box::pin(release_together(requests, undos))
-        }),
+        batches
+            .into_iter()
+            .map(|(requests, undos)| -> BoxFuture<'_, _> {
+                Box::pin(release_together(requests, undos))
+            }),
     );
     match outcomes.pop() {
         Some(only) if outcomes.is_empty() => only.await,
@@ -210,9 +210,6 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
         }
     }
 }
-
-/// The end of one release, or of one batch of them.
-type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// Sends the releases of one batch in one request. A batch of one goes like any other release. If the future is
 /// dropped, each `Undo` sends its release by itself.

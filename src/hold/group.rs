@@ -8,7 +8,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -31,17 +31,20 @@ use crate::options::{Deadline, LeaseMode};
 ///
 /// All requests are of one owner. A lock that was lost while the set waited for another is found at the end, and fails
 /// the call: a set is never handed out with a part missing.
-pub(crate) async fn acquire(
+pub(crate) fn acquire(
     requests: Vec<AcquireRequest>,
-    deadline: Deadline,
+    wait: Duration,
     hold_and_wait: Duration,
-) -> Result<Option<Vec<LockGuard>>, Error> {
-    let calls: Vec<_> = requests.iter().map(AcquireRequest::counted).collect();
-    let taken = gather(requests.clone(), deadline, hold_and_wait).await;
-    for call in calls {
-        call.ended(deadline, &taken);
-    }
-    taken
+) -> BoxFuture<'static, Result<Option<Vec<LockGuard>>, Error>> {
+    Box::pin(async move {
+        let deadline = Deadline::within(wait);
+        let calls: Vec<_> = requests.iter().map(AcquireRequest::counted).collect();
+        let taken = gather(requests.clone(), deadline, hold_and_wait).await;
+        for call in calls {
+            call.ended(deadline, &taken);
+        }
+        taken
+    })
 }
 
 /// Does the work of [`acquire`].

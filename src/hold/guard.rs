@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tracing::field::Empty;
 use tracing::info_span;
 
@@ -88,14 +89,14 @@ impl LockGuard {
     pub async fn unlock(mut self) -> Result<(), Error> {
         // Given back before the first await. From here on, the release goes on even if the future is dropped.
         let given_back = self.give_back();
+        let released = self.released(given_back);
+        self.lease.request.client.within(released).await
+    }
+
+    /// Waits until what was given back is released.
+    fn released(&self, given: Result<LevelRelease, Error>) -> BoxFuture<'_, Result<(), Error>> {
         let request = &self.lease.request;
-        let unlock = async {
-            request
-                .client
-                .finish_release(given_back?, &request.name)
-                .await
-        };
-        request.client.within(Box::pin(unlock)).await
+        Box::pin(async move { request.client.finish_release(given?, &request.name).await })
     }
 
     /// Gives the level back in this process. The caller then runs the release on the server, or drops it, which leaves
@@ -154,8 +155,12 @@ impl LockGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn reenter(&self) -> Result<Self, Error> {
+        self.lease.request.client.within(self.reentered()).await
+    }
+
+    fn reentered(&self) -> BoxFuture<'_, Result<Self, Error>> {
         let Lease { request, hold } = &self.lease;
-        let reenter = async {
+        Box::pin(async move {
             let call = request.counted();
             request.client.ensure_open()?;
             let reentered = request.reenter(&request.local(), hold).await;
@@ -165,8 +170,7 @@ impl LockGuard {
             }
             call.ended(Deadline::Never, &reentered);
             reentered?.ok_or_else(|| self.lease.lost_error())
-        };
-        request.client.within(Box::pin(reenter)).await
+        })
     }
 
     /// Leaves the level to its owner, and returns the owner. From now on this process neither renews nor releases the

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::request::AcquireRequest;
@@ -198,15 +199,18 @@ impl Lease {
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
-        let client = &self.request.client;
+        self.request.client.within(self.extended(lease)).await
+    }
+
+    fn extended(&self, lease: LeaseTime) -> BoxFuture<'_, Result<(), Error>> {
         let this = Self::new(self.request.clone(), self.hold.clone());
-        let extend = async {
+        Box::pin(async move {
+            let client = &self.request.client;
             client.ensure_open()?;
             client
                 .in_task(&self.hold, async move { this.extend_in_turn(lease).await })
                 .await
-        };
-        client.within(Box::pin(extend)).await
+        })
     }
 
     async fn extend_in_turn(&self, lease: LeaseTime) -> Result<(), Error> {
@@ -289,8 +293,12 @@ impl Lease {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn verify(&self) -> Result<(), Error> {
-        let client = &self.request.client;
-        let verify = async {
+        self.request.client.within(self.verified()).await
+    }
+
+    fn verified(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            let client = &self.request.client;
             client.ensure_open()?;
             if self.is_lost() {
                 return Err(self.lost_error());
@@ -303,8 +311,7 @@ impl Lease {
                 true => self.went_on(),
                 false => Err(self.gone()),
             }
-        };
-        client.within(Box::pin(verify)).await
+        })
     }
 
     /// Runs a future as long as the lease can be trusted.

@@ -1,16 +1,16 @@
 //! A lock whose type is chosen while the program runs, and its guard.
 
 use std::fmt;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 
 use super::distributed::{DistributedGuard, DistributedLock, run, try_run, until_lost};
 use crate::error::Error;
 use crate::hold::lease::shown_remaining;
 use crate::loss::LossReason;
 use crate::owner::Owner;
-
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What an object calls. Its methods have names of their own, and nobody else can call them, so that a lock which is of
 /// both traits has each method once.
@@ -19,28 +19,28 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
     reason = "sealed: a lock is a `DistributedLock`, from which the rest follows"
 )]
 pub trait ErasedLock: Send + Sync + 'static {
-    fn boxed_lock(&self) -> Boxed<'_, Result<DynGuard, Error>>;
-    fn boxed_try_lock(&self) -> Boxed<'_, Result<Option<DynGuard>, Error>>;
-    fn boxed_try_lock_for(&self, wait: Duration) -> Boxed<'_, Result<Option<DynGuard>, Error>>;
+    fn boxed_lock(&self) -> BoxFuture<'_, Result<DynGuard, Error>>;
+    fn boxed_try_lock(&self) -> BoxFuture<'_, Result<Option<DynGuard>, Error>>;
+    fn boxed_try_lock_for(&self, wait: Duration) -> BoxFuture<'_, Result<Option<DynGuard>, Error>>;
 }
 
 impl<L: DistributedLock> ErasedLock for L {
-    fn boxed_lock(&self) -> Boxed<'_, Result<DynGuard, Error>> {
+    fn boxed_lock(&self) -> BoxFuture<'_, Result<DynGuard, Error>> {
         Box::pin(async { self.lock().await.map(DynGuard::new) })
     }
 
-    fn boxed_try_lock(&self) -> Boxed<'_, Result<Option<DynGuard>, Error>> {
+    fn boxed_try_lock(&self) -> BoxFuture<'_, Result<Option<DynGuard>, Error>> {
         Box::pin(async { Ok(self.try_lock().await?.map(DynGuard::new)) })
     }
 
-    fn boxed_try_lock_for(&self, wait: Duration) -> Boxed<'_, Result<Option<DynGuard>, Error>> {
+    fn boxed_try_lock_for(&self, wait: Duration) -> BoxFuture<'_, Result<Option<DynGuard>, Error>> {
         Box::pin(async move { Ok(self.try_lock_for(wait).await?.map(DynGuard::new)) })
     }
 }
 
 trait ErasedGuard: Send + Sync {
-    fn boxed_unlock(self: Box<Self>) -> Boxed<'static, Result<(), Error>>;
-    fn boxed_lost(&self) -> Boxed<'_, LossReason>;
+    fn boxed_unlock(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    fn boxed_lost(&self) -> BoxFuture<'_, LossReason>;
     fn is_gone(&self) -> bool;
     fn left(&self) -> Duration;
     fn holder(&self) -> Option<&Owner>;
@@ -48,11 +48,11 @@ trait ErasedGuard: Send + Sync {
 }
 
 impl<G: DistributedGuard> ErasedGuard for G {
-    fn boxed_unlock(self: Box<Self>) -> Boxed<'static, Result<(), Error>> {
+    fn boxed_unlock(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(self.unlock())
     }
 
-    fn boxed_lost(&self) -> Boxed<'_, LossReason> {
+    fn boxed_lost(&self) -> BoxFuture<'_, LossReason> {
         Box::pin(self.lost())
     }
 

@@ -83,7 +83,7 @@ impl Handle {
 
     pub(crate) async fn lock(&self) -> Result<LockGuard, Error> {
         self.ensure_endless()?;
-        let taken = self.acquire(|| Deadline::Never).await?;
+        let taken = self.acquire(Duration::MAX).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -98,27 +98,29 @@ impl Handle {
     }
 
     pub(crate) async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
-        self.acquire(|| Deadline::Once).await
+        self.acquire(Duration::ZERO).await
     }
 
     pub(crate) async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.acquire(|| Deadline::within(wait)).await
+        self.acquire(wait).await
     }
 
-    pub(crate) async fn unlock(&self) -> Result<(), Error> {
+    pub(crate) fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send {
         let unlock = async { self.request()?.unlock().await };
-        self.client.within(Box::pin(unlock)).await
+        self.client.within(Box::pin(unlock))
     }
 
-    pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
-        let adopt = async { self.request()?.adopt().await };
-        let adopted = self.client.within(Box::pin(adopt)).await?;
-        if let Some(guard) = &adopted {
-            let (lock, owner, label) = (guard.name(), guard.owner(), self.client.label());
-            let token = guard.hold.token();
-            info!(target: "redlatch", %lock, %owner, label, token, "adopted");
-        }
-        Ok(adopted)
+    pub(crate) fn adopt(&self) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send {
+        let adopt = async {
+            let adopted = self.request()?.adopt().await?;
+            if let Some(guard) = &adopted {
+                let (lock, owner, label) = (guard.name(), guard.owner(), self.client.label());
+                let token = guard.hold.token();
+                info!(target: "redlatch", %lock, %owner, label, token, "adopted");
+            }
+            Ok(adopted)
+        };
+        self.client.within(Box::pin(adopt))
     }
 
     pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
@@ -129,7 +131,7 @@ impl Handle {
         Ok(self.hold_count().await? > 0)
     }
 
-    pub(crate) async fn hold_count(&self) -> Result<u64, Error> {
+    pub(crate) fn hold_count(&self) -> impl Future<Output = Result<u64, Error>> + Send {
         let count = async {
             // Determined before the first await, since the owner is the task that polls first.
             let owner = self.owner()?;
@@ -151,7 +153,7 @@ impl Handle {
                 (None, _) => Ok(0),
             }
         };
-        self.client.within(Box::pin(count)).await
+        self.client.within(Box::pin(count))
     }
 
     pub(crate) async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
@@ -180,8 +182,11 @@ impl Handle {
     }
 
     /// Releases the lock if its holders are those with these owner fields, or whoever holds it if there are none.
-    pub(crate) async fn force_unlock(&self, holders: &[String]) -> Result<bool, Error> {
-        let force = async {
+    pub(crate) fn force_unlock<'a>(
+        &'a self,
+        holders: &'a [String],
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        let force = async move {
             self.client.ensure_open()?;
             let Target { name, kind } = self.target()?;
             let local = self.client.local_locks.enter(kind.local_key(name));
@@ -221,21 +226,24 @@ impl Handle {
             }
             Ok(released)
         };
-        self.client.within(Box::pin(force)).await
+        self.client.within(Box::pin(force))
     }
 
-    async fn acquire(
+    fn acquire(
         &self,
-        deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<LockGuard>, Error> {
-        let acquire = async { self.request()?.acquire(deadline()).await };
-        self.client.within(Box::pin(acquire)).await
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send {
+        let acquire = async move { self.request()?.acquire(Deadline::within(wait)).await };
+        self.client.within(Box::pin(acquire))
     }
 
     /// Returns the server's record of the lock, with the levels under this field of a read-write lock, or `None` if it
     /// is free.
-    async fn inspect(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
-        self.client.within(Box::pin(self.ask(field))).await
+    fn inspect<'a>(
+        &'a self,
+        field: &'a str,
+    ) -> impl Future<Output = Result<Option<ServerRecord>, Error>> + Send {
+        self.client.within(Box::pin(self.ask(field)))
     }
 
     async fn ask(&self, field: &str) -> Result<Option<ServerRecord>, Error> {

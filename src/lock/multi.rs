@@ -9,7 +9,6 @@ use super::multi_guard::MultiGuard;
 use super::runs::runs;
 use crate::error::Error;
 use crate::hold::group;
-use crate::options::Deadline;
 use crate::owner::Owner;
 
 /// Several locks, acquired together: all of them or none. It corresponds to Redisson's `RedissonMultiLock`.
@@ -240,7 +239,7 @@ impl MultiLock {
         self.members
             .handles()
             .try_for_each(Handle::ensure_endless)?;
-        let taken = self.acquire(|| Deadline::Never).await?;
+        let taken = self.acquire(Duration::MAX).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -275,7 +274,7 @@ impl MultiLock {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(|| Deadline::Once).await
+        self.acquire(Duration::ZERO).await
     }
 
     /// Attempts to acquire all locks, waiting for at most `wait` for all of them together. Returns `None` and holds
@@ -315,20 +314,15 @@ impl MultiLock {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(|| Deadline::within(wait)).await
+        self.acquire(wait).await
     }
 
-    async fn acquire(
-        &self,
-        deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<MultiGuard>, Error> {
+    async fn acquire(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         // Before the first await, since the owner is the task that polls first.
         let (owner, requests) = self.members.requests()?;
-        let acquire = async {
-            let guards = group::acquire(requests, deadline(), self.hold_and_wait).await?;
-            Ok(guards.map(|guards| MultiGuard::new(guards, owner)))
-        };
-        self.members.client()?.within(Box::pin(acquire)).await
+        let acquire = group::acquire(requests, wait, self.hold_and_wait);
+        let guards = self.members.client()?.within(acquire).await?;
+        Ok(guards.map(|guards| MultiGuard::new(guards, owner)))
     }
 }
 

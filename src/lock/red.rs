@@ -4,11 +4,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use super::member::{Member, Members};
 use super::red_guard::{RedGuard, refuse_longer};
 use super::runs::runs;
 use crate::error::Error;
 use crate::hold::quorum_acquire::QuorumAcquire;
+use crate::hold::quorum_hold::QuorumHold;
 use crate::hold::request::AcquireRequest;
 use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
@@ -314,7 +317,7 @@ impl RedLock {
         for handle in self.members.handles() {
             handle.ensure_endless()?;
         }
-        let taken = self.acquire(|| Deadline::Never).await?;
+        let taken = self.acquire(Duration::MAX).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -355,7 +358,7 @@ impl RedLock {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
-        self.acquire(|| Deadline::Once).await
+        self.acquire(Duration::ZERO).await
     }
 
     /// Attempts to acquire the lock, waiting for at most `wait`. Returns `None` if the lock is still busy when the wait
@@ -398,13 +401,10 @@ impl RedLock {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
-        self.acquire(|| Deadline::within(wait)).await
+        self.acquire(wait).await
     }
 
-    async fn acquire(
-        &self,
-        deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<RedGuard>, Error> {
+    async fn acquire(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
         // Before the first await, since the owner is the task that polls first.
         let (owner, requests) = self.members.requests()?;
         let client = self.members.client()?;
@@ -413,24 +413,30 @@ impl RedLock {
             fits(request)?;
             refuse_longer(request.lease_mode.lease().get(), longest)?;
         }
-        let acquire = async {
-            let quorum_acquire = QuorumAcquire::new(requests, longest);
-            let quorum_hold = if self.distinct.get().is_some() {
-                quorum_acquire.acquire(deadline()).await?
-            } else {
-                let acquired = quorum_acquire.acquire_if_distinct(deadline());
-                let (quorum_hold, are_distinct) = Box::pin(acquired).await?;
-                if are_distinct {
-                    self.distinct.set(()).ok();
-                }
-                quorum_hold
-            };
-            let name = quorum_acquire.name().clone();
-            let guard =
-                |quorum_hold| RedGuard::new(quorum_hold, longest, client.clone(), name, owner);
-            Ok(quorum_hold.map(guard))
-        };
-        client.within(Box::pin(acquire)).await
+        let quorum_acquire = QuorumAcquire::new(requests, longest);
+        let name = quorum_acquire.name().clone();
+        let quorum_hold = client.within(self.acquired(quorum_acquire, wait)).await?;
+        let guard = |quorum_hold| RedGuard::new(quorum_hold, longest, client.clone(), name, owner);
+        Ok(quorum_hold.map(guard))
+    }
+
+    fn acquired(
+        &self,
+        quorum_acquire: QuorumAcquire,
+        wait: Duration,
+    ) -> BoxFuture<'_, Result<Option<QuorumHold>, Error>> {
+        Box::pin(async move {
+            let deadline = Deadline::within(wait);
+            if self.distinct.get().is_some() {
+                return quorum_acquire.acquire(deadline).await;
+            }
+            let acquired = quorum_acquire.acquire_if_distinct(deadline);
+            let (quorum_hold, are_distinct) = Box::pin(acquired).await?;
+            if are_distinct {
+                self.distinct.set(()).ok();
+            }
+            Ok(quorum_hold)
+        })
     }
 }
 

@@ -179,7 +179,7 @@ macro_rules! methods {
                 &self,
                 permits: u32,
             ) -> Result<$permit, $crate::error::Error> {
-                let taken = self.acquire_by(permits, || $crate::options::Deadline::Never).await?;
+                let taken = self.acquire_by(permits, std::time::Duration::MAX).await?;
                 taken.ok_or_else($crate::error::Error::endless)
             }
 
@@ -242,7 +242,7 @@ macro_rules! methods {
                 &self,
                 permits: u32,
             ) -> Result<Option<$permit>, $crate::error::Error> {
-                self.acquire_by(permits, || $crate::options::Deadline::Once).await
+                self.acquire_by(permits, std::time::Duration::ZERO).await
             }
 
             /// Attempts to acquire a permit, waiting for at most `wait`. Returns `None` if none is free by then.
@@ -315,16 +315,15 @@ macro_rules! methods {
                 permits: u32,
                 wait: std::time::Duration,
             ) -> Result<Option<$permit>, $crate::error::Error> {
-                let deadline = || $crate::options::Deadline::within(wait);
-                self.acquire_by(permits, deadline).await
+                self.acquire_by(permits, wait).await
             }
 
             async fn acquire_by(
                 &self,
                 permits: u32,
-                deadline: impl FnOnce() -> $crate::options::Deadline + Send,
+                wait: std::time::Duration,
             ) -> Result<Option<$permit>, $crate::error::Error> {
-                let taken = self.0.acquire(permits, deadline).await?;
+                let taken = self.0.acquire(permits, wait).await?;
                 let client = self.0.counter.client.clone();
                 Ok(taken.map(|undo| $permit { undo, client }))
             }

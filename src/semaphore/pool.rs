@@ -114,16 +114,16 @@ impl Pool {
     }
 
     /// Acquires `permits` permits, all or none. Returns `None` if they were not free before the deadline.
-    pub(crate) async fn acquire(
+    pub(crate) fn acquire(
         &self,
         permits: u32,
-        deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<PermitUndo>, Error> {
-        let acquire = async {
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<PermitUndo>, Error>> + Send {
+        let acquire = async move {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
             let mut take = self.take(name, permits)?;
-            let (kind, deadline) = (take.record.key.counted(), deadline());
+            let (kind, deadline) = (take.record.key.counted(), Deadline::within(wait));
             let call = self.counter.client.tally.call(kind, name.key());
             let taken = self.in_order(name, &mut take, deadline).instrument(span);
             let taken = match (taken.await, take.least) {
@@ -134,7 +134,7 @@ impl Pool {
             call.ended(deadline, &taken);
             taken
         };
-        self.counter.client.within(Box::pin(acquire)).await
+        self.counter.client.within(Box::pin(acquire))
     }
 
     /// Asks the server at once if no call of this process waits for the semaphore. Otherwise, or if it does not get

@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 
+use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -15,15 +16,17 @@ impl Session {
     /// Adds to an error of the kind `WrongKind` what is there instead, if the server tells.
     ///
     /// Asks only after the call has failed, so that no other call pays for it. The refusal itself names no type.
-    pub(super) async fn explained(&self, error: Error) -> Error {
-        let Some(key) = error.misused().cloned() else {
-            return error;
-        };
-        let kind = self.kind_of(&key).await;
-        match kind.and_then(|kind| kind.shown(&key)) {
-            Some(what) => error.finding(&key, &what),
-            None => error,
-        }
+    pub(super) fn explained(&self, error: Error) -> BoxFuture<'_, Error> {
+        Box::pin(async move {
+            let Some(key) = error.misused().cloned() else {
+                return error;
+            };
+            let kind = self.kind_of(&key).await;
+            match kind.and_then(|kind| kind.shown(&key)) {
+                Some(what) => error.finding(&key, &what),
+                None => error,
+            }
+        })
     }
 
     /// Waits for permits. Warns once if that takes longer than the client's `long_wait` and nobody has set their

@@ -59,6 +59,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
@@ -133,7 +134,14 @@ impl Session {
     ///
     /// The first connections are made within this future, unless `settings.connects_lazily`. If it is dropped or fails,
     /// no task of the session has begun, and the connections end with the backend.
-    pub(crate) async fn open(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
+    pub(crate) fn open(
+        config: Config,
+        settings: Settings,
+    ) -> BoxFuture<'static, Result<ClientHandle, Error>> {
+        Box::pin(Self::connect(config, settings))
+    }
+
+    async fn connect(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
                 "connect a client within a tokio runtime that lives as long as the client",
@@ -250,15 +258,16 @@ impl Session {
     }
 
     /// Runs a call of the public interface. Keeps its future on the heap, so that it adds nothing to its callers'
-    /// futures, and gives it timers if it is polled outside of any runtime. There the client's own runtime may end
-    /// while the call waits; then the call fails, since no answer can come.
+    /// futures, and without its type, so that the compiler need not look through all of it whenever an application
+    /// spawns a future with a call. Gives it timers if it is polled outside of any runtime. There the client's own
+    /// runtime may end while the call waits; then the call fails, since no answer can come.
     ///
     /// Cancel safe as far as `call` is: dropping this drops `call`.
-    pub(crate) async fn within<T>(
+    pub(crate) async fn within<T: Send>(
         &self,
-        call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
+        call: BoxFuture<'_, Result<T, Error>>,
     ) -> Result<T, Error> {
-        let call = call.or_else(|error| Box::pin(async { Err(self.explained(error).await) }));
+        let call = call.or_else(|error| self.explained(error).map(Err));
         if has_runtime() {
             return call.await;
         }
