@@ -79,10 +79,10 @@ impl Judge {
 
     /// Returns what a command is about.
     fn found(&self, server: usize, seen: &mut Watched<'_>) -> Vec<Stood> {
-        let names = &self.plan().names;
+        let (names, keys) = (&self.plan().names, keys(seen.words));
         let meant = (0..names.len()).filter(|name| {
             let key = names[*name].name.as_bytes();
-            self.is_home(server, *name) && keys(seen.words).iter().any(|one| one == key)
+            keys.iter().any(|one| one == key) && self.is_home(server, *name)
         });
         let meant: Vec<_> = meant.collect();
         let stood = meant.into_iter().map(|name| Stood {
