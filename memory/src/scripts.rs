@@ -20,21 +20,18 @@ local globals = ...
 local function refuse()
   error('Attempt to modify a readonly table', 2)
 end
-local function protected(table, index)
-  return setmetatable({}, {__index = index or table, __newindex = refuse, __metatable = false})
+local function protected(table)
+  return setmetatable({}, {__index = table, __newindex = refuse, __metatable = false})
 end
 for name, value in pairs(globals) do
   if type(value) == 'table' then
     globals[name] = protected(value)
   end
 end
-globals._G = protected(globals, function(_, name)
-  local value = globals[name]
-  if value == nil then
-    error(\"Script attempted to access nonexistent global variable '\" .. tostring(name) .. \"'\", 2)
-  end
-  return value
-end)
+setmetatable(globals, {__index = function(_, name)
+  error(\"Script attempted to access nonexistent global variable '\" .. tostring(name) .. \"'\", 2)
+end})
+globals._G = protected(globals)
 return globals._G
 ";
 
@@ -110,8 +107,8 @@ impl Scripts {
             })?;
             redis.set("call", raising)?;
             redis.set("pcall", returning)?;
-            globals.set("KEYS", texts(lua, call.keys)?)?;
-            globals.set("ARGV", texts(lua, call.args)?)?;
+            globals.raw_set("KEYS", texts(lua, call.keys)?)?;
+            globals.raw_set("ARGV", texts(lua, call.args)?)?;
             from_lua(script.call(())?)
         });
         returned.map_err(|error| refused(&error, &call.sha))
