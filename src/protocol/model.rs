@@ -27,6 +27,11 @@ where
     properties
 }
 
+/// Whether a test may visit half a million states and more: with `REDLATCH_SOAK`, which `.ci/run` sets.
+pub(super) fn has_time() -> bool {
+    std::env::var_os("REDLATCH_SOAK").is_some()
+}
+
 /// Prints the events that lead to a state in which a property fails.
 pub(super) fn tell<State: Clone, Action: Clone + Debug>(
     property: &str,

@@ -143,7 +143,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Mutex, PoisonError};
 
-    const ORDERS: usize = 2_000;
+    const ORDERS: usize = 1_000;
     /// In all orders.
     static PASSED: AtomicU64 = AtomicU64::new(0);
 

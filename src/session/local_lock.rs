@@ -485,7 +485,7 @@ mod tests {
     use crate::options::{LeaseMode, LeaseTime, Prefer};
     use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 
-    const ORDERS: usize = 2_000;
+    const ORDERS: usize = 1_000;
     /// In all orders.
     static JOINED: AtomicU64 = AtomicU64::new(0);
 

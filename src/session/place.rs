@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::name::{LockName, Users};
 
-    const ORDERS: usize = 2_000;
+    const ORDERS: usize = 1_000;
 
     /// Both sides of a lock, kept in use throughout, since shuttle does not know the mutexes of the map of local locks.
     fn sides() -> [LocalLockRef<()>; 2] {
