@@ -27,10 +27,27 @@ mod tried {
     use shuttle::future::{self, yield_now};
     use shuttle::rand::{Rng, thread_rng};
 
+    pub(crate) use shuttle::future::JoinHandle;
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
-    pub(crate) use shuttle_tokio::runtime::Handle as Spawner;
-    pub(crate) use shuttle_tokio::sync::oneshot;
-    pub(crate) use shuttle_tokio::task::JoinHandle;
+    // It waits for nothing but its waker, which is shuttle's.
+    pub(crate) use tokio::sync::oneshot;
+
+    /// Spawns tasks as the handle of a runtime does.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Spawner;
+
+    impl Spawner {
+        pub(crate) fn current() -> Self {
+            Self
+        }
+
+        pub(crate) fn spawn<T: Send + 'static>(
+            &self,
+            task: impl Future<Output = T> + Send + 'static,
+        ) -> JoinHandle<T> {
+            future::spawn(task)
+        }
+    }
 
     thread_local! {
         /// Whether timers fire. A step that works only because of a timer would be slow.
