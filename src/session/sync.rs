@@ -65,10 +65,7 @@ mod tried {
     }
 
     /// Waits for tasks, some of which are aborted at any point.
-    pub(crate) async fn ended(
-        stay: Vec<future::JoinHandle<()>>,
-        leave: Vec<future::JoinHandle<()>>,
-    ) {
+    pub(crate) async fn ended(stay: Vec<JoinHandle<()>>, leave: Vec<JoinHandle<()>>) {
         for task in &leave {
             for _ in 0..thread_rng().gen_range(0..12) {
                 yield_now().await;

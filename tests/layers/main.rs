@@ -76,7 +76,10 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/local_lock.rs"]),
-    ("futures_util", &["admin/", "config/", "hold/", "lock/", "session/"]),
+    (
+        "futures_util",
+        &["admin/", "config/", "hold/", "lock/", "session/"],
+    ),
     (
         "tracing",
         &[
