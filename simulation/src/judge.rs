@@ -6,6 +6,7 @@ mod calls;
 mod clocks;
 mod data;
 mod endings;
+mod glance;
 mod holds;
 mod jobs;
 mod reports;
