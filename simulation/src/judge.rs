@@ -64,6 +64,8 @@ struct Call {
     names: Vec<usize>,
     /// How long its process was paused or it was not polled, since it began.
     absent: u64,
+    /// Until when that was so last, or when it began.
+    back: u64,
     /// How often a lock that it waits for was granted to calls that began later.
     overtaken: u32,
 }
@@ -303,6 +305,7 @@ impl Judge {
         let calls = self.calls.values_mut();
         for call in calls.filter(|call| call.process == process) {
             call.absent += now() - since.max(call.began);
+            call.back = now();
         }
     }
 

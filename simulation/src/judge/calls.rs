@@ -48,6 +48,7 @@ impl Judge {
                 limit,
                 names: names.to_vec(),
                 absent: 0,
+                back: now(),
                 overtaken: 0,
             },
         );
@@ -61,6 +62,7 @@ impl Judge {
             return;
         };
         call.absent += span;
+        call.back = now() + span;
         self.is_unpolled = true;
         let names = call.names.clone();
         // In calm weather, the others go ahead of it after a second.
@@ -88,7 +90,9 @@ impl Judge {
         self.check_span(&call, outcome);
         let is_settled = self.is_settled(&call);
         // A call that nobody polled may have no time left when it is polled again.
-        let is_late = |error: &Error| call.absent > 0 && error.kind() == ErrorKind::Timeout;
+        let is_passing =
+            |error: &Error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Backend);
+        let is_late = |error: &Error| call.absent > 0 && is_passing(error);
         if let Some(error) = error
             && is_settled
             && !is_late(error)
@@ -214,7 +218,7 @@ impl Judge {
         } else {
             plan.poll_cap + 9_000
         };
-        let quiet = self.disturbed.unwrap_or(0).max(call.began + call.absent);
+        let quiet = self.disturbed.unwrap_or(0).max(call.back);
         let is_lock = |name: &usize| {
             !matches!(
                 plan.names[*name].kind,
