@@ -106,7 +106,7 @@ impl AcquireRequest {
                 // Drops the claim. The server has counted nothing, so its release finds the right share.
                 Reentered::Exhausted => Err(self.exhausted()),
                 Reentered::Fewer { taken } => {
-                    self.client.releaser.taken_over(hold, taken, &answer)?;
+                    self.client.releaser.taken_over(hold, to, taken, &answer)?;
                     continue;
                 }
             };
@@ -239,7 +239,7 @@ impl AcquireRequest {
             match adopted {
                 Adopted::Moved => hold.recorded(to.share),
                 Adopted::Fewer { taken } => {
-                    self.client.releaser.taken_over(hold, taken, &answer)?;
+                    self.client.releaser.taken_over(hold, to, taken, &answer)?;
                     if source.is_some() {
                         continue;
                     }

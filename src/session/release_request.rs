@@ -103,7 +103,7 @@ impl Releaser {
             let released =
                 Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
             if let Released::Fewer { taken } = released {
-                let corrected = self.taken_over(hold, taken, &answer);
+                let corrected = self.taken_over(hold, release.to, taken, &answer);
                 corrected.inspect_err(|error| release.failed(error))?;
                 continue;
             }
@@ -161,17 +161,19 @@ impl Releaser {
         answered
     }
 
-    /// Handles the answer that other processes have taken over levels of a hold. If none is left here, the hold ends,
-    /// and the next release gives back whatever the server has. The watchdog drops the hold once it is due.
+    /// Handles the answer that other processes have taken over levels of a hold, to a request to record `to`. If none
+    /// is left here, the hold ends, and the next release gives back whatever the server has. The watchdog drops the
+    /// hold once it is due.
     pub(crate) fn taken_over(
         &self,
         hold: &Arc<Hold>,
+        to: ShareTarget,
         taken: u32,
         answer: &Answer,
     ) -> Result<Remainder, Error> {
-        // Each such answer takes a level off, so a call does not get them forever.
-        let is_news = hold.levels() > 0;
-        let left = is_news.then(|| hold.taken_over(taken)).flatten();
+        // Each such answer takes a level off, so a call does not get them forever. The last one may have been given
+        // back since the request.
+        let left = (to.share > 0).then(|| hold.taken_over(taken)).flatten();
         let left = left.ok_or_else(|| answer.reply.unexpected())?;
         if left != Remainder::Levels {
             self.tell_unlocked(hold);
