@@ -305,7 +305,7 @@ impl Judge {
         let calls = self.calls.values_mut();
         for call in calls.filter(|call| call.process == process) {
             call.absent += now() - since.max(call.began);
-            call.back = now();
+            call.back = call.back.max(now());
         }
     }
 

@@ -90,9 +90,12 @@ impl Judge {
         self.check_span(&call, outcome);
         let is_settled = self.is_settled(&call);
         // A call that nobody polled may have no time left when it is polled again.
-        let is_passing =
-            |error: &Error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Backend);
-        let is_late = |error: &Error| call.absent > 0 && is_passing(error);
+        let timeout = self.plan().command_timeout;
+        let is_late = |error: &Error| match error.kind() {
+            ErrorKind::Timeout => call.absent > 0,
+            ErrorKind::Backend => call.absent >= timeout,
+            _ => false,
+        };
         if let Some(error) = error
             && is_settled
             && !is_late(error)
