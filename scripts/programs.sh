@@ -7,10 +7,10 @@ programs=$PWD/target/programs
 times=$PWD/target/times
 
 # All features but one, whose library in C takes a tenth of the build. scripts/features and scripts/providers have it.
-all_features=$(sed -n '/^\[features\]/,/^\[dep/ s/^\([a-z][a-z0-9-]*\) = .*/\1/p' Cargo.toml |
+features=$(sed -n '/^\[features\]/,/^\[dep/ s/^\([a-z][a-z0-9-]*\) = .*/\1/p' Cargo.toml |
     grep -vx 'default\|tls-aws-lc-rs' | paste -sd ,)
 # As an argument of cargo, also of that which the test of the public API runs.
-export REDLATCH_FEATURES=--features=$all_features
+export REDLATCH_FEATURES=--features=$features
 
 # Most tests spend most of their time waiting for a lease or a message.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}

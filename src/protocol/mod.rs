@@ -16,7 +16,7 @@ pub(crate) mod latch;
 pub(crate) mod leader;
 pub(crate) mod lock;
 #[cfg(test)]
-mod model;
+pub(crate) mod model;
 pub(crate) mod plain;
 pub(crate) mod policy;
 pub(crate) mod quorum;

@@ -28,7 +28,7 @@ where
 }
 
 /// Whether a test may visit half a million states and more: with `REDLATCH_SOAK`, which `.ci/run` sets.
-pub(super) fn has_time() -> bool {
+pub(crate) fn has_time() -> bool {
     std::env::var_os("REDLATCH_SOAK").is_some()
 }
 

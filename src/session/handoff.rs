@@ -130,7 +130,7 @@ mod tests {
     use super::super::local_lock::LocalLocks;
     use super::super::local_queue::Role;
     use super::super::record::Record;
-    use super::super::sync::{TIMERS, ended};
+    use super::super::sync::{TIMERS, ended, orders};
     use super::*;
     use crate::clock::BootInstant;
     use crate::loss::LossReason;
@@ -143,7 +143,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Mutex, PoisonError};
 
-    const ORDERS: usize = 1_000;
     /// In all orders.
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
@@ -423,19 +422,19 @@ mod tests {
 
     #[test]
     fn every_waiter_is_served_in_any_order_of_events() {
-        shuttle::check_random(|| Model::run(4, 0), ORDERS);
+        shuttle::check_random(|| Model::run(4, 0), orders());
         let passed = PASSED.load(Ordering::SeqCst);
-        assert!(passed > ORDERS as u64, "passed on {passed} times only");
+        assert!(passed > orders() as u64, "passed on {passed} times only");
     }
 
     #[test]
     fn unlock_vouches_for_no_section_that_another_process_was_in() {
-        shuttle::check_random(Model::run_forced, ORDERS);
+        shuttle::check_random(Model::run_forced, orders());
     }
 
     #[test]
     fn waiters_that_leave_take_nothing_with_them() {
-        shuttle::check_random(|| Model::run(1, 2), ORDERS);
-        shuttle::check_random(|| Model::run(2, 3), ORDERS);
+        shuttle::check_random(|| Model::run(1, 2), orders());
+        shuttle::check_random(|| Model::run(2, 3), orders());
     }
 }

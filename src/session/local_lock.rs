@@ -479,13 +479,12 @@ mod tests {
     use super::super::hold::{self, Successor};
     use super::super::local_queue::Role;
     use super::super::place::Turn;
-    use super::super::sync::{Spawner, TIMERS, ended};
+    use super::super::sync::{Spawner, TIMERS, ended, orders};
     use super::*;
     use crate::name::LockName;
     use crate::options::{LeaseMode, LeaseTime, Prefer};
     use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 
-    const ORDERS: usize = 1_000;
     /// In all orders.
     static JOINED: AtomicU64 = AtomicU64::new(0);
 
@@ -652,8 +651,8 @@ mod tests {
             block_on(model.settled());
             assert!(model.server().is_empty(), "nothing is left");
         };
-        shuttle::check_random(readers, ORDERS);
+        shuttle::check_random(readers, orders());
         let joined = JOINED.load(Ordering::Relaxed);
-        assert!(joined > ORDERS as u64, "joined {joined} times only");
+        assert!(joined > orders() as u64, "joined {joined} times only");
     }
 }

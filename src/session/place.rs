@@ -322,11 +322,9 @@ mod tests {
     use shuttle::rand::Rng;
 
     use super::super::local_lock::LocalLocks;
-    use super::super::sync::{TIMERS, ended, oneshot};
+    use super::super::sync::{TIMERS, ended, oneshot, orders};
     use super::*;
     use crate::name::{LockName, Users};
-
-    const ORDERS: usize = 1_000;
 
     /// Both sides of a lock, kept in use throughout, since shuttle does not know the mutexes of the map of local locks.
     fn sides() -> [LocalLockRef<()>; 2] {
@@ -362,7 +360,7 @@ mod tests {
             block_on(ended(stay, leave));
             assert_eq!(sides[0].lock().queue.len(), 0);
         };
-        shuttle::check_random(calls, ORDERS);
+        shuttle::check_random(calls, orders());
     }
 
     #[test]
@@ -433,6 +431,6 @@ mod tests {
                 at_front.abort();
             });
         };
-        shuttle::check_random(calls, ORDERS);
+        shuttle::check_random(calls, orders());
     }
 }

@@ -27,6 +27,8 @@ mod tried {
     use shuttle::future::{self, yield_now};
     use shuttle::rand::{Rng, thread_rng};
 
+    use crate::protocol::model::has_time;
+
     pub(crate) use shuttle::future::JoinHandle;
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
     // It waits for nothing but its waker, which is shuttle's.
@@ -47,6 +49,11 @@ mod tried {
         ) -> JoinHandle<T> {
             future::spawn(task)
         }
+    }
+
+    /// How many orders a test tries.
+    pub(crate) fn orders() -> usize {
+        if has_time() { 2_000 } else { 1_000 }
     }
 
     thread_local! {
