@@ -195,13 +195,9 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }
     }
-    outcomes.extend(
-        batches
-            .into_iter()
-            .map(|(requests, undos)| -> BoxFuture<'_, _> {
-                Box::pin(release_together(requests, undos))
-            }),
-    );
+    for (requests, undos) in batches {
+        outcomes.push(Box::pin(release_together(requests, undos)));
+    }
     match outcomes.pop() {
         Some(only) if outcomes.is_empty() => only.await,
         last => {

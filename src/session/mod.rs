@@ -262,6 +262,9 @@ impl Session {
     /// spawns a future with a call. Gives it timers if it is polled outside of any runtime. There the client's own
     /// runtime may end while the call waits; then the call fails, since no answer can come.
     ///
+    /// The future is best made by a function that is not async: what an async function makes is compiled again in each
+    /// crate that awaits it.
+    ///
     /// Cancel safe as far as `call` is: dropping this drops `call`.
     pub(crate) async fn within<T: Send>(
         &self,

@@ -2,10 +2,10 @@
 //! drops it then.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -19,8 +19,7 @@ use crate::error::{Error, ErrorKind};
 const STALLED: u32 = 3;
 
 /// The work, until it is done or dropped.
-type Work<T> = Arc<Mutex<Option<WorkFuture<T>>>>;
-type WorkFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Work<T> = Arc<Mutex<Option<BoxFuture<'static, T>>>>;
 
 /// The task that polls the work. Dropping this drops the work.
 struct Task<T> {
@@ -110,7 +109,7 @@ fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
     output.map(Some)
 }
 
-fn lock<T>(work: &Work<T>) -> MutexGuard<'_, Option<WorkFuture<T>>> {
+fn lock<T>(work: &Work<T>) -> MutexGuard<'_, Option<BoxFuture<'static, T>>> {
     work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
