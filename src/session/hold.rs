@@ -23,7 +23,7 @@ use tracing::Span;
 use tracing::field::debug;
 
 use super::hold_state::Phase;
-pub(crate) use super::hold_state::{HoldState, LastRelease};
+pub(crate) use super::hold_state::HoldState;
 use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
@@ -363,15 +363,9 @@ impl Hold {
         self.lock().levels
     }
 
-    /// Returns what became of the release of the last level so far.
-    pub(crate) fn release(&self) -> LastRelease {
-        self.lock().release
-    }
-
-    /// Notes what became of the release of the last level. Only the releasing request calls this, under the record's
-    /// turn.
-    pub(crate) fn note_release(&self, release: LastRelease) {
-        self.lock().release = release;
+    /// Whether its record was passed on, so that it owes no release.
+    pub(crate) fn was_passed_on(&self) -> bool {
+        self.lock().was_passed_on
     }
 
     /// Attaches a tracing span, which ends with the hold.

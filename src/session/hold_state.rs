@@ -48,8 +48,8 @@ pub(crate) struct HoldState {
     pub(super) was_nested: bool,
     /// The tracing span of the hold, if the client traces holds.
     pub(super) span: Option<Box<Span>>,
-    /// What became of the release of the last level. Means nothing before that is owed.
-    pub(super) release: LastRelease,
+    /// Whether its record was passed on, so that it owes no release.
+    pub(super) was_passed_on: bool,
     /// The deadline, and when the hold is due for a renewal or a check.
     pub(crate) schedule: Schedule,
     /// Since when it is held: an instant before the request was sent, or the instant of the takeover in memory.
@@ -80,15 +80,6 @@ pub(super) enum Phase {
     Ended(LossReason),
 }
 
-/// What became of the release of the last level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LastRelease {
-    /// Not sent yet, or not carried out as far as is known.
-    Owed,
-    /// Carried out, or nothing is owed: the record was passed on.
-    Done,
-}
-
 impl HoldState {
     /// Returns the state of a hold that is being requested, or that `hold` is about to be called on.
     pub(super) fn new(schedule: Schedule) -> Self {
@@ -102,7 +93,7 @@ impl HoldState {
             renewed: 0,
             was_nested: false,
             span: None,
-            release: LastRelease::Owed,
+            was_passed_on: false,
             schedule,
             since: BootInstant::NEVER,
             tokens: None,

@@ -504,11 +504,9 @@ mod tests {
     impl Drop for Owing {
         fn drop(&mut self) {
             let Self(model, record) = self;
-            if !record.is_held() {
-                record.releases();
-                let released = model.server().remove(record.key.number());
-                record.released(&Ok(released));
-            }
+            record.releases();
+            let released = model.server().remove(record.key.number());
+            record.released(&Ok(released));
         }
     }
 

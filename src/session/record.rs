@@ -268,11 +268,6 @@ impl Record {
         self.lock().is_acknowledged = true;
     }
 
-    /// Whether a hold that has not ended has it.
-    pub(crate) fn is_held(&self) -> bool {
-        self.lock().holders > 0
-    }
-
     /// Notes that the server has said that the record is gone. Returns `true` if its holds have yet to be told.
     ///
     /// So if several holds learn of it at the same time, one of them tells the others.

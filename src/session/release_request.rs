@@ -24,7 +24,7 @@ use futures_util::FutureExt;
 use tokio::task::yield_now;
 
 use super::backend::{Answer, Posted};
-use super::hold::{Hold, LastRelease, Remainder};
+use super::hold::{Hold, Remainder};
 use super::record::{Outcome, Turn};
 use super::releaser::Releaser;
 use super::share::Sending;
@@ -263,19 +263,14 @@ impl Releaser {
     ///
     /// Marks the record as being released if this is its last level, so that it is no longer passed on.
     fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
-        // Guards dropped at the same time owe one release, which the first of them sends for all, even if several holds
-        // had the record. A hold that passed its record on owes none. A hold that was never granted here may have been
-        // requested again since, so it is released again.
-        let is_done = || hold.release() == LastRelease::Done || hold.record.was_held().is_some();
+        // Guards dropped at the same time owe one release, which the first of them sends for all. A hold that passed its
+        // record on owes none. A hold that was never granted here may have been requested again since, so it is released
+        // again.
+        let is_done = || hold.was_passed_on() || hold.record.was_held().is_some();
         if hold.was_granted() && is_done() {
             return None;
         }
         let to = hold.target();
-        // A record that several holds have counts as one level, which the last of them owes.
-        let is_held = || to.share > 0 || hold.record.is_held();
-        if hold.was_granted() && hold.record.was_joined() && is_held() {
-            return None;
-        }
         if to.share == 0 {
             hold.record.releases();
         }
@@ -290,7 +285,7 @@ impl Releaser {
     /// Whether a hold still stood for which nothing is owed any more, because it passed its record on or another
     /// release has done it.
     fn was_held(hold: &Hold) -> bool {
-        hold.release() == LastRelease::Done || hold.record.was_held() != Some(false)
+        hold.was_passed_on() || hold.record.was_held() != Some(false)
     }
 
     /// Notes that a release is in flight, and that later requests come behind it on their connection.
@@ -316,11 +311,9 @@ impl Releaser {
         let hold = release.hold;
         hold.recorded(release.to.share);
         let is_done = !matches!(released, Released::Absent | Released::Taken);
-        match is_done {
-            true if release.is_last() => hold.note_release(LastRelease::Done),
+        if !is_done && answer.repeated {
             // Nothing was there, and an earlier send of this request may be why.
-            false if answer.repeated => release.is_in_doubt(),
-            _ => {}
+            release.is_in_doubt();
         }
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Hold, HoldState, LastRelease};
+use super::hold::{Hold, HoldState};
 use crate::clock::BootInstant;
 use crate::options::LeaseMode;
 use crate::owner::Owner;
@@ -41,7 +41,7 @@ impl Hold {
     /// Runs under the local lock's mutex, in one step with taking the handoff out. The caller disarms the old hold's
     /// `Undo` if this succeeds, and drops it otherwise, which releases the record.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
-        // Kept to the end, so that whoever has the turn next finds the old hold's release done.
+        // Kept to the end, so that whoever has the turn next finds that the old hold owes nothing.
         let _turn = self.record.try_turn()?;
         let now = BootInstant::now();
         let is_free_to = match self.key().kind.is_shared() {
@@ -60,7 +60,7 @@ impl Hold {
             None => None,
         };
         // From now on, no release that was owed for the old hold may be sent, as it would release the next hold.
-        old.release = LastRelease::Done;
+        old.was_passed_on = true;
         state.hold(now, next.lease_mode, tokens);
         state.look_after(self.key(), now);
         drop(old);
@@ -151,8 +151,7 @@ mod tests {
             let old = given_back(&Owner::unique(), Duration::ZERO);
             let next = passed_on(&old, LEASE).expect("it is passed on");
             assert!(next.is_live() && Arc::ptr_eq(&old.record, &next.record));
-            assert_eq!(old.release(), LastRelease::Done);
-            assert_eq!(next.release(), LastRelease::Owed);
+            assert!(old.was_passed_on() && !next.was_passed_on());
             let [old, next] = [&old, &next].map(|hold| hold.lock().schedule.deadline());
             assert_eq!(old, next, "what was confirmed last");
         });

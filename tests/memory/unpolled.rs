@@ -281,6 +281,25 @@ async fn grants_that_are_polled_behind_their_lease_displace_nobody() {
     }
 }
 
+/// No other call takes the place of one that stands in a queue on the server.
+#[tokio::test(start_paused = true)]
+async fn turn_in_a_queue_that_is_polled_behind_its_lease_displaces_nobody() {
+    let (_server, client, _other) = two().await;
+    let somebody = |lease| stranger(&client.fair_lock("job")).lease(lease);
+    let (brief, long) = (somebody(millis(500)), somebody(secs(10)));
+    let guard = long.lock().await.unwrap();
+    let mut unpolled = begin(brief.lock());
+    sleep(millis(10)).await;
+    assert!(!is_ready(&mut unpolled, 3).await);
+    let next = tokio::spawn(async move { stranger(&long).lock().await });
+    sleep(millis(10)).await;
+    guard.unlock().await.unwrap();
+    let guard = next.await.unwrap().unwrap();
+    is_ready(&mut unpolled, 3).await;
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn level_that_nobody_polls_keeps_the_lock_from_nobody() {
     for call in ["lock", "reenter"] {

@@ -423,6 +423,10 @@ async fn one_server_fails(fail: impl FnOnce(&Server)) {
     next.expect("woken").unlock().await.unwrap();
     assert!(released.elapsed() < timeout, "{:?}", released.elapsed());
     stuck.abort();
+    for node in &cluster.nodes()[1..] {
+        let refusals = node.connection().command(&["INFO", "errorstats"]).text();
+        assert!(!refusals.contains("CROSSSLOT"), "{refusals}");
+    }
     println!("worst of four calls: {worst:?}; lost after {lost:?}");
 }
 
