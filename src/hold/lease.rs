@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::request::AcquireRequest;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
@@ -214,12 +215,12 @@ impl Lease {
     }
 
     async fn extend_in_turn(&self, lease: LeaseTime) -> Result<(), Error> {
-        let (_turn, _) = self.request.turn(&self.hold).await?;
+        let (_turn, began) = self.request.turn(&self.hold).await?;
         if self.is_lost() {
             return Err(self.lost_error());
         }
         let alone = !self.request.lease_mode.is_renewed() && self.hold.has_one_guard();
-        match self.set(lease, alone).await? {
+        match self.set(lease, alone, began).await? {
             true => self.went_on(),
             false => Err(self.gone()),
         }
@@ -239,14 +240,15 @@ impl Lease {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
         client.ensure_open()?;
-        let (_turn, _) = self.request.turn(&self.hold).await?;
-        self.set(lease, self.hold.has_one_left()).await
+        let (_turn, began) = self.request.turn(&self.hold).await?;
+        self.set(lease, self.hold.has_one_left(), began).await
     }
 
     /// Raises the lease, or also cuts it if the level is `alone`. Returns `false` if the server no longer has the hold.
     /// The caller has the record's turn.
-    async fn set(&self, lease: LeaseTime, alone: bool) -> Result<bool, Error> {
-        if !self.request.finish_cut(&self.hold).await? {
+    async fn set(&self, lease: LeaseTime, alone: bool, began: BootInstant) -> Result<bool, Error> {
+        let request = &self.request;
+        if !request.finish_cut(&self.hold, began).await? {
             return Ok(false);
         }
         // As long as the caller has the turn, nobody else uses the lease, and no request in flight can undo a cut.
@@ -255,10 +257,10 @@ impl Lease {
         let cut = if alone { Cut::Ask } else { Cut::Never };
         // Noted before the request is sent: even without an answer, the server may keep the hold for this long.
         self.hold.lock().schedule.asks_for(lease);
-        let set = self.request.set_lease(&self.hold, lease, cut).await;
-        let stands = set.map_err(|error| self.request.blame(error))?;
+        let set = request.set_lease(&self.hold, lease, cut, began).await;
+        let stands = set.map_err(|error| request.blame(error))?;
         // The lease now ends at another time, so the next check is due at another.
-        self.request.client.watchdog.watch(&self.hold);
+        request.client.watchdog.watch(&self.hold);
         Ok(stands)
     }
 

@@ -77,7 +77,7 @@ impl AcquireRequest {
     ) -> Result<Option<LockGuard>, Error> {
         // Requests that change the hold count are sent one at a time.
         let (_turn, began) = self.turn(hold).await?;
-        if !self.finish_cut(hold).await? {
+        if !self.finish_cut(hold, began).await? {
             return self.gone(hold);
         }
         let Some(claim) = LevelClaim::new(self, local, hold) else {
@@ -189,7 +189,7 @@ impl AcquireRequest {
         hold: &Arc<Hold>,
     ) -> Result<Option<AdoptedHere>, Error> {
         let (_turn, began) = self.turn(hold).await?;
-        if !self.finish_cut(hold).await? {
+        if !self.finish_cut(hold, began).await? {
             return self.gone(hold);
         }
         hold.lock().schedule.asks_for(self.lease_mode.lease());
@@ -200,7 +200,7 @@ impl AcquireRequest {
             // that share the record.
             let source = match hold.has_spare_level() || !hold.may_be_elsewhere() {
                 true => None,
-                false => self.source(hold).await?,
+                false => self.source(hold, began).await?,
             };
             let claim = source
                 .as_ref()
@@ -264,7 +264,8 @@ impl AcquireRequest {
         Ok(None)
     }
 
-    /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
+    /// Gives a hold a new lease; the caller has its turn, whose time runs since `began`. Returns `false` if the hold is
+    /// gone.
     ///
     /// To cut a lease takes two requests. The first, with [`Cut::Ask`], learns when the lease ends; the second, with
     /// [`Cut::Ending`], names that end. A late copy of it, after the lease was raised, cuts nothing. If the future is
@@ -274,6 +275,7 @@ impl AcquireRequest {
         hold: &Hold,
         lease: LeaseTime,
         mut cut: Cut,
+        began: BootInstant,
     ) -> Result<bool, Error> {
         loop {
             // The shorter lease counts from before the request is sent, since the server may carry it out without an
@@ -282,7 +284,7 @@ impl AcquireRequest {
                 hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
             }
             let call = hold.key().extend(lease, cut);
-            let answer = self.client.run(&call, hold.timeout).await?;
+            let answer = self.client.run(&call, hold.time_left(began)).await?;
             let extended = Extended::decode(&answer.reply)?;
             let mut state = hold.lock();
             match extended {
@@ -303,18 +305,23 @@ impl AcquireRequest {
 
     /// Finishes an unanswered cut of the lease before any other request, which a late cut could undo. Returns `false`
     /// if the hold is gone.
-    pub(crate) async fn finish_cut(&self, hold: &Hold) -> Result<bool, Error> {
+    pub(crate) async fn finish_cut(&self, hold: &Hold, began: BootInstant) -> Result<bool, Error> {
         let in_doubt = hold.lock().schedule.cut_in_doubt();
         match in_doubt {
-            Some((lease, ends)) => self.set_lease(hold, lease, Cut::Ending(ends)).await,
+            Some((lease, ends)) => self.set_lease(hold, lease, Cut::Ending(ends), began).await,
             None => Ok(true),
         }
     }
 
     /// Returns where a level of this hold's owner could be taken over from, according to the server. The move compares
     /// what was read, so if two processes read the same, only one gets the level.
-    pub(crate) async fn source(&self, hold: &Hold) -> Result<Option<TransferSource>, Error> {
-        let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
+    pub(crate) async fn source(
+        &self,
+        hold: &Hold,
+        began: BootInstant,
+    ) -> Result<Option<TransferSource>, Error> {
+        let budget = hold.time_left(began);
+        let answer = self.client.run(&hold.key().inspect(), budget).await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held { fields, levels, .. } => hold.key().source(&fields, &levels),
             Inspected::Free => Ok(None),

@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 use tracing::Span;
 use tracing::field::debug;
 
-use super::hold_state::Phase;
 pub(crate) use super::hold_state::HoldState;
+use super::hold_state::Phase;
 use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
@@ -343,8 +343,11 @@ impl Hold {
                 false => LossReason::Expired,
             };
             state.phase = Phase::Ended(reason);
-            state.levels = state.detached;
-            // Once the lease has passed, detached levels are gone too.
+            // Once the lease has passed, detached levels are gone too, unless their owner has extended them elsewhere.
+            state.levels = match is_live || self.key().is_named() {
+                true => state.detached,
+                false => 0,
+            };
             (is_live && state.levels > 0, reason, state.span.take())
         };
         if let Some(span) = span {

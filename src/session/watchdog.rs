@@ -196,13 +196,15 @@ impl Watchdog {
         if !guarded && !was_renewed {
             return None;
         }
-        let reason = match loss {
-            // When the client closes, an earlier expiry is not reported.
-            LossReason::Closed => loss,
-            _ => hold.loss().unwrap_or(loss),
-        };
-        self.tally().lost(hold, reason);
-        self.tell_loss(hold, reason);
+        if guarded {
+            let reason = match loss {
+                // When the client closes, an earlier expiry is not reported.
+                LossReason::Closed => loss,
+                _ => hold.loss().unwrap_or(loss),
+            };
+            self.tally().lost(hold, reason);
+            self.tell_loss(hold, reason);
+        }
         // What the server may still have, and what can be released without taking anything from others.
         let owes = left != Remainder::Others
             && match loss {

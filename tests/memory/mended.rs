@@ -12,7 +12,7 @@ use redlatch_testkit::script;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::{sleep, timeout};
 
-use crate::support::probe::{begin, millis, secs};
+use crate::support::probe::{begin, millis, secs, stranger};
 use crate::support::sha;
 use crate::{client, two};
 
@@ -96,6 +96,24 @@ async fn writer_whose_release_comes_behind_its_lease_keeps_out_no_reader() {
     let beside = other.read_write_lock("job").try_read_for(secs(5)).await;
     beside.unwrap().expect("both read").unlock().await.unwrap();
     read.unlock().await.unwrap();
+}
+
+/// The other readers of its record have renewed it for longer.
+#[tokio::test(start_paused = true)]
+async fn reader_that_is_left_to_its_owner_keeps_the_lock_for_its_own_lease_only() {
+    let (_server, client, other) = two().await;
+    let reader = || stranger(&client.read_write_lock("job").reader());
+    let detached = reader().lock().await.unwrap();
+    let guard = reader().lock().await.unwrap();
+    assert_eq!(client.stats().total().handed_over, 1, "one record");
+    drop(detached.detach());
+    sleep(secs(29)).await;
+    guard.unlock().await.unwrap();
+    let writer = other.read_write_lock("job");
+    assert!(writer.try_write().await.unwrap().is_none());
+    let write = writer.try_write_for(secs(2)).await.unwrap();
+    write.expect("the lease is over").unlock().await.unwrap();
+    assert_eq!(client.stats().lost.total(), 0, "nobody relied on it");
 }
 
 type Reading<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, Error>> + 'a>>;

@@ -64,7 +64,8 @@ impl Attempt<'_> {
     ) -> Result<Option<(BootInstant, TransferSource)>, Error> {
         // Reads whose level it is, then moves it. The move compares what was read, so each step can be repeated.
         loop {
-            let Some(source) = self.request.source(&self.hold).await? else {
+            let now = BootInstant::now();
+            let Some(source) = self.request.source(&self.hold, now).await? else {
                 return Ok(None);
             };
             let hold = self.hold.clone();
