@@ -273,7 +273,11 @@ impl Judge {
         self.haunt_beside(hold.name, &hold.owner);
         self.led(&hold);
         self.names[hold.name].parted = now();
-        if !self.holds.values().any(|other| other.name == hold.name) {
+        // A call that nobody polls may keep a guard that was lost long ago.
+        let is_lost =
+            |other: &Hold| matches!(&other.belief, Belief::Lock(guard) if guard.is_lost());
+        let mut others = self.holds.values().filter(|other| other.name == hold.name);
+        if others.all(is_lost) {
             self.names[hold.name].free = now();
         }
         let may_be_lost = match &hold.belief {
