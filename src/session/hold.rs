@@ -326,11 +326,11 @@ impl Hold {
     }
 
     /// Ends the hold for good, for this reason, except for levels left to their owner. Returns what is left of the
-    /// record, or `None` if the hold had ended before.
+    /// record, and whether a guard relied on the hold; or `None` if the hold had ended before.
     ///
     /// Only the watchdog calls this, and works out what is owed for the loss.
-    pub(crate) fn end(&self, loss: LossReason) -> Option<Remainder> {
-        let (lives, reason, span) = {
+    pub(crate) fn end(&self, loss: LossReason) -> Option<(Remainder, bool)> {
+        let (lives, guarded, reason, span) = {
             let mut state = self.lock();
             let is_live = state.is_live(BootInstant::now());
             if state.phase != Phase::Held {
@@ -348,17 +348,19 @@ impl Hold {
                 true => state.detached,
                 false => 0,
             };
-            (is_live && state.levels > 0, reason, state.span.take())
+            let lives = is_live && state.levels > 0;
+            (lives, state.guards > 0, reason, state.span.take())
         };
         if let Some(span) = span {
             span.record("lost", debug(reason));
         }
         self.ended.notify_waiters();
         // Levels left to their owner keep the record until its lease ends.
-        if lives {
-            return Some(Remainder::Levels);
-        }
-        Some(self.leave_record())
+        let left = match lives {
+            true => Remainder::Levels,
+            false => self.leave_record(),
+        };
+        Some((left, guarded))
     }
 
     /// Returns how many levels the hold has here, those without a guard included.

@@ -176,9 +176,8 @@ impl Watchdog {
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
         // A client that closes passes over a hold that has ended. So this comes before, until the `Undo` has its own.
         let _owing = self.releaser.reaper.owing();
-        let guarded = hold.is_guarded();
         // The server says only that the hold is gone. A message may have said why.
-        let left = hold.end(match loss {
+        let (left, guarded) = hold.end(match loss {
             LossReason::Gone => hold.record.why_gone(),
             _ => loss,
         })?;
