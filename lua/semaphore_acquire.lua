@@ -26,6 +26,6 @@ if free < permits then
   ensure_primary()
   return {'busy', -1}
 end
-redis.call('DECRBY', KEYS[1], permits)
 redis.call('SET', KEYS[2], permits, 'PX', ARGV[2])
+redis.call('DECRBY', KEYS[1], permits)
 return {'granted', free - permits}

@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Deadline;
-use crate::protocol::counter::RequestMark;
+use crate::protocol::counter::{LONGEST, RequestMark};
 use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Call, Request};
@@ -54,7 +54,7 @@ impl Counter {
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        self.client.settings.command_timeout
+        self.client.settings.command_timeout.min(LONGEST)
     }
 
     /// Sends a query, and returns the reply. A query has no request mark: carrying it out again does no harm.

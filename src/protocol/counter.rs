@@ -3,12 +3,16 @@
 //! In Redisson both are a string with a number, from which nobody can tell whether a call was carried out. So each call
 //! that changes the number leaves a **mark** next to it, which identifies the same call if it arrives again.
 
+use std::time::Duration;
+
 use crate::name::LockName;
 use crate::protocol::script::{self, Arg, Call, Request};
 
 /// How long a mark is kept after a call, in milliseconds: longer than a late copy of the call can take. On Linux, a
 /// socket that its program has closed goes on sending for about 100 seconds.
 pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
+/// How long a call is tried at most, since its mark ends.
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
 /// The request mark of one call that changes a counter.
 #[derive(Debug)]

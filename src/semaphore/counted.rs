@@ -97,6 +97,9 @@ impl Semaphore {
 /// [`release`](Self::release) reports whether the permits were released. Dropping this value also releases them, from
 /// any thread, with or without a runtime, as dropping a [`LockGuard`](crate::LockGuard) releases its lock. Note that
 /// `let _ = semaphore.acquire().await?` releases the permit at once.
+///
+/// The permits have no lease. If the runtime of the client ends before they are released, they may stay taken: close
+/// the client before that, or use [`Client::with`](crate::Client::with).
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {

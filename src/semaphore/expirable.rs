@@ -84,7 +84,8 @@ impl ExpirableSemaphore {
     }
 
     /// Releases the permit with this id, whichever client acquired it. Returns `false` if the permit is not taken, or
-    /// if its lease has ended.
+    /// if its lease has ended; but `true` if the connection broke and the request was sent again, since the first
+    /// request may have released it.
     ///
     /// # Errors
     ///

@@ -423,10 +423,7 @@ impl Session {
             // Sent here. A task waits for the answer, and sends it again if need be, though nobody polls this.
             let all = match returned.as_mut().now_or_never() {
                 Some(all) => all,
-                None => {
-                    let answered = self.runtime.spawn(returned).await;
-                    answered.unwrap_or_else(|_| Err(Error::closed()))
-                }
+                None => task::finished(self.releaser.runtime.spawn(returned), record.timeout).await,
             };
             match all? {
                 true => Ok(()),
@@ -569,14 +566,15 @@ async fn serve(
 }
 
 /// Declares a session closed when dropped: at the end of [`serve`], or with its future when the runtime ends. In the
-/// second case nothing was released, so `drop` ends the holds itself; in the first, that was done before and changes
-/// nothing.
+/// second case nothing was released, so `drop` gives everything back, as far as the tasks of the connections are still
+/// there; in the first, that was done before and changes nothing.
 struct EndOfSession(Arc<Session>);
 
 impl Drop for EndOfSession {
     fn drop(&mut self) {
         self.0.closing.cancel();
         self.0.lose_all();
+        self.0.permits.return_all();
         self.0.closed.cancel();
     }
 }

@@ -4,9 +4,11 @@
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::Instrument;
 
@@ -48,13 +50,27 @@ pub(crate) async fn in_task<T: Send + 'static>(
                 return output.unwrap_or_else(|| Err(Error::closed()));
             }
             Err(_) if turns() != before => {}
-            Err(late) => {
-                let text = format!("the runtime of the client did not go on for {limit:?}");
-                let error = Error::new(ErrorKind::Timeout, text).unanswered();
-                return Err(error.caused_by(late));
-            }
+            Err(late) => return Err(stalled(limit, late)),
         }
     }
+}
+
+/// Waits for a task that sends a request. Fails if the task stalls; it goes on all the same.
+pub(crate) async fn finished<T>(
+    task: JoinHandle<Result<T, Error>>,
+    request: Duration,
+) -> Result<T, Error> {
+    let limit = request * STALLED;
+    match timeout(limit, task).await {
+        Ok(output) => output.unwrap_or_else(|_| Err(Error::closed())),
+        Err(late) => Err(stalled(limit, late)),
+    }
+}
+
+fn stalled(limit: Duration, late: Elapsed) -> Error {
+    let text = format!("the runtime of the client did not go on for {limit:?}");
+    let error = Error::new(ErrorKind::Timeout, text).unanswered();
+    error.caused_by(late)
 }
 
 /// Runs work in the caller's future. If nobody polls that for some seconds, a task drops the work. Returns `None` then.

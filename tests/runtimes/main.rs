@@ -315,6 +315,26 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
     client.close().await;
 }
 
+/// Unless the runtime drops the task of the connection first.
+// fault: S56
+#[test]
+fn permits_that_outlive_the_runtime_of_their_client_are_given_back() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    probe.command(&["SET", "k", "20"]);
+    let mut outlive = Vec::new();
+    for _ in 0..20 {
+        let short = Builder::new_current_thread().enable_all().build().unwrap();
+        outlive.push(short.block_on(async {
+            let client = Client::connect(server.url()).await.unwrap();
+            client.semaphore("k").acquire().await.unwrap()
+        }));
+    }
+    let free = probe.command(&["GET", "k"]).text();
+    assert_ne!(free, "0");
+    drop(outlive);
+}
+
 /// The tasks of a client do not run while nobody drives the runtime on which it connected.
 #[test]
 fn calls_about_a_hold_end_though_the_runtime_of_the_client_does_not_run() {
@@ -327,7 +347,12 @@ fn calls_about_a_hold_end_though_the_runtime_of_the_client_does_not_run() {
     let client = resting.block_on(builder.build()).unwrap();
     let lock = client.lock("k").owned_by(&Owner::unique());
     let guard = resting.block_on(lock.lock()).unwrap();
+    let semaphore = client.semaphore("s");
+    resting.block_on(semaphore.try_set_permits(1)).unwrap();
+    let permit = resting.block_on(semaphore.acquire()).unwrap();
     other.block_on(async {
+        let released = soon(permit.release()).await.unwrap_err();
+        assert_eq!(released.kind(), ErrorKind::Timeout);
         let reentered = soon(guard.reenter()).await.unwrap_err();
         let extended = soon(guard.extend(secs(40))).await.unwrap_err();
         let taken = soon(lock.try_lock_for(millis(100))).await.unwrap_err();
