@@ -60,8 +60,8 @@ impl LockGuard {
         };
         // The next call here would only wait for the same replicas.
         self.hold.record.stay();
-        // If this fails, the release is left to the background.
-        self.unlock().await.ok();
+        // Not waited for: a server that hangs would cost the call another timeout.
+        drop(self);
         Err(error)
     }
 

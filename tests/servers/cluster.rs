@@ -511,6 +511,35 @@ async fn replica_that_takes_over_is_found() {
     client.close().await;
 }
 
+/// It answers, and knows of no other server that has its slots.
+// fault: S45
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_is_cut_off_from_its_cluster_is_left() {
+    let cluster = Cluster::start();
+    let name = name_on(&cluster, 0);
+    let primary = &cluster.nodes()[0];
+    let replica = cluster.replica_of(primary);
+    let client = patient_client(&cluster, PubSub::Auto).await;
+    let lock = client.lock(&name);
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let mut cut_off = primary.connection();
+    cut_off.command(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    for other in cluster.nodes()[1..].iter().chain([&replica]) {
+        let id = other.connection().command(&["CLUSTER", "MYID"]).text();
+        cut_off.command(&["CLUSTER", "FORGET", &id]);
+    }
+    replica
+        .connection()
+        .command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    eventually("it says that the cluster is down", async || {
+        let error = lock.try_lock().await.err();
+        error.is_none_or(|error| error.to_string().contains("CLUSTERDOWN"))
+    })
+    .await;
+    soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+    client.close().await;
+}
+
 // fault: S47
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_that_is_down_says_so_and_is_waited_for() {

@@ -163,13 +163,14 @@ impl Node {
         form: SendForm,
         left: Duration,
     ) -> Result<Reply, SendError> {
+        let end = BootInstant::now().plus(left);
         let answered = match self.steps(call) {
             Some(steps) => Box::pin(self.step(call, steps, form.asking, left))
                 .await
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
         };
-        self.note(&answered, left).await;
+        self.note(&answered, BootInstant::now().until(end)).await;
         answered
     }
 
@@ -184,11 +185,11 @@ impl Node {
             _ if self.spoke() != Comeback::PerhapsReplica => {}
             // A replica, too, refuses a key of the wrong kind, say. So the server is asked for its role.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
-                Ok(role) if is_of_replica(Some(&role)) => {}
-                _ => {
+                Ok(role) if !is_of_replica(Some(&role)) => {
                     self.silence.end();
                     self.answers_again();
                 }
+                _ => {}
             },
         }
     }

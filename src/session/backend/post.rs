@@ -88,9 +88,10 @@ impl Node {
         posted: Posted,
         left: Duration,
     ) -> Result<Reply, SendError> {
+        let end = BootInstant::now().plus(left);
         let replied = connection::replied(posted.reply, left).await;
         let answered = self.heard(call, replied, posted.epoch);
-        self.note(&answered, left).await;
+        self.note(&answered, BootInstant::now().until(end)).await;
         answered
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Backend;
 use super::connection::{Broken, Connection};
@@ -136,7 +136,11 @@ impl Backend {
                 had: 0,
                 told,
             });
-            let error = match outcome.await.map_err(|_| Error::closed())? {
+            // A round under way about other calls may take longer.
+            let limit = BootInstant::now().until(end) + replicas.patience;
+            let outcome = timeout(limit, outcome).await;
+            let outcome = outcome.map_err(|late| unsaid().caused_by(late))?;
+            let error = match outcome.map_err(|_| Error::closed())? {
                 ReplicaVerdict::Outcome(outcome) => return Ok(outcome),
                 ReplicaVerdict::Broken(error) => error,
                 ReplicaVerdict::Refused(text) => self.refused(&node, replicas, &text),
@@ -240,8 +244,7 @@ impl Replicas {
                 if matches!(broken, Broken::TimedOut(_)) {
                     self.redial();
                 }
-                let text = "the server did not say whether its replicas have the lock";
-                let error = broken.causes(Error::new(ErrorKind::Backend, text).passing());
+                let error = broken.causes(unsaid());
                 calls
                     .iter()
                     .map(|_| ReplicaVerdict::Broken(error.clone()))
@@ -270,6 +273,11 @@ impl Replicas {
     fn lock(&self) -> MutexGuard<'_, ReplicaQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn unsaid() -> Error {
+    let text = "the server did not say whether its replicas have the lock";
+    Error::new(ErrorKind::Backend, text).passing()
 }
 
 /// The task. If it ends before its time, with its runtime, the calls that wait are told by the drop of their senders.

@@ -154,14 +154,14 @@ impl Node {
                 let key = call.keys.first().copied().unwrap_or_default();
                 SendError::Refused(Error::wrong_kind(key).said(text))
             }
-            // This server was the primary before. A new connection finds the present one.
-            "READONLY" => {
+            // This server was the primary before. A new connection finds the present one. `MASTERDOWN` is the answer of
+            // a replica that has lost its primary, and is configured not to answer without one.
+            "READONLY" | "MASTERDOWN" => {
                 self.commands.redial(epoch);
                 SendError::Replica(self.as_replica(text))
             }
-            // A replica that has lost its primary, and is configured not to answer without one.
-            "MASTERDOWN" => SendError::Replica(error().passing()),
-            "CLUSTERDOWN" if text.contains("not served") => SendError::Disowned(error().passing()),
+            // Another server may have its slots by now: it may be the only one that is cut off from the cluster.
+            "CLUSTERDOWN" => SendError::Disowned(error().passing()),
             "MOVED" => {
                 slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Moved)
             }
@@ -169,7 +169,7 @@ impl Node {
                 slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Ask)
             }
             "TRYAGAIN" => SendError::Moving(error().passing()),
-            "LOADING" | "BUSY" | "CLUSTERDOWN" => SendError::Refused(error().passing()),
+            "LOADING" | "BUSY" => SendError::Refused(error().passing()),
             _ => SendError::Refused(error()),
         }
     }

@@ -165,7 +165,13 @@ impl Transactions {
             // Put back only once the sequence is complete.
             let mut line = match idle.take() {
                 Some((at, line)) if at == epoch && !line.is_due() => line,
-                _ => self.dial().await.map_err(Broken::Unsent)?,
+                _ => {
+                    let mut line = self.dial().await.map_err(Broken::Unsent)?;
+                    // To a user without the right to `MULTI`, each change would happen by itself, whatever was watched.
+                    let words = ["MULTI", "EXEC"].map(|word| WireRequest::of(&[word]));
+                    refusals(&send(&mut line, &words).await?)?;
+                    line
+                }
             };
             let place = line.place.clone();
             let answer = tokio::select! {

@@ -90,6 +90,19 @@ async fn key_that_ends_while_a_release_is_cut_was_lost_if_the_release_had_not_be
     nothing_left(&server, [&client]).await;
 }
 
+/// What comes between the two would be carried out by itself, whatever was watched.
+#[tokio::test]
+async fn nothing_is_changed_without_the_right_to_multi() {
+    let server = scriptless();
+    let client = patient(server.url()).await;
+    let mut admin = server.connection();
+    admin.command(&["ACL", "SETUSER", "default", "-multi"]);
+    admin.command(&["SET", NAME, "other", "PX", "30000"]);
+    let forced = client.plain_lock(NAME).force_unlock().await.unwrap_err();
+    assert!(forced.to_string().contains("multi"), "{forced}");
+    assert_eq!(value(&mut admin), is("other"));
+}
+
 /// Runs on one thread, so that the client sees the end of the connection before it sends MULTI.
 #[tokio::test]
 async fn connection_that_ends_behind_the_reply_to_get_is_not_made_anew_for_exec() {
