@@ -13,6 +13,9 @@ use redlatch::{
 
 use crate::plan::{Ask, Kind, LONGEST_LEASE, Plan, Section, Shared};
 
+/// Longer than any run lasts.
+const TOKENS_LAST: Duration = Duration::from_secs(86_400);
+
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A lock of any kind.
@@ -163,6 +166,11 @@ pub fn named(plan: &Plan, clients: &[Client], section: &Section, owner: &Owner) 
     let (client, name) = (&clients[shared.client], &shared.name);
     match (shared.kind, section.reads) {
         (Kind::Fair, _) => Box::new(with(client.fair_lock(name), section, owner)),
+        // An owner may take it again by a handle with other settings.
+        (Kind::Fenced, _) if section.levels > 1 => {
+            let lock = client.fenced_lock(name).token_ttl(TOKENS_LAST);
+            Box::new(with(lock, section, owner))
+        }
         (Kind::Fenced, _) => Box::new(with(client.fenced_lock(name), section, owner)),
         (Kind::Plain, _) => Box::new(with(client.plain_lock(name), section, owner)),
         (Kind::Spin, _) => Box::new(with(client.spin_lock(name), section, owner)),

@@ -67,6 +67,7 @@ impl Judge {
             }
             let about = (name, left, seen.now);
             self.queued(about, &stood, (lock.as_ref(), line.as_ref()), &told);
+            self.ousted(&stood, line.as_ref(), seen.words);
         }
     }
 

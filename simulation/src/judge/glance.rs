@@ -215,7 +215,8 @@ impl Judge {
             return;
         };
         let known = &self.names[name];
-        let is_known = self.holds.values().any(|hold| hold.name == name);
+        let is_known =
+            self.holds.values().any(|hold| hold.name == name) || self.may_keep(name, patience);
         let since = since.max(known.free).max(known.haunted);
         if !is_known && since + patience < now() {
             let shown = self.plan().names[name].name.clone();
@@ -224,6 +225,18 @@ impl Judge {
                 "a server has {shown}, and nobody has had it since {since}"
             ));
         }
+    }
+
+    /// Whether a single attempt that nobody polls may keep what it was granted, since nobody has waited in its process
+    /// for long.
+    fn may_keep(&self, name: usize, patience: u64) -> bool {
+        let timeout = Some(self.plan().command_timeout);
+        let calls = || self.calls.values().filter(|call| call.names == [name]);
+        let is_waiting = |call: &Call| {
+            call.limit != timeout && call.absent == 0 && call.began + patience < now()
+        };
+        let mut attempts = calls().filter(|call| call.limit == timeout && call.absent > 0);
+        attempts.any(|one| !calls().any(|call| call.process == one.process && is_waiting(call)))
     }
 
     /// Judges calls that wait for a free lock.

@@ -11,9 +11,18 @@ const KEEPS: u64 = 1_500;
 /// How long two sets may each have one of two locks, if neither waits for the other.
 const CROSSED: u64 = 700;
 
+/// How long a set may have a part while nobody polls it.
+const LEFT: u64 = 3_000;
+
 impl Call {
     pub(super) fn is_of_set(&self) -> bool {
         self.names.len() > 1
+    }
+
+    /// Whether it may have a part of what it waits for. What nobody polls for long begins again when it is polled.
+    fn may_have_part(&self) -> bool {
+        let is_left = now() < self.back && self.back - self.absent + LEFT < now();
+        self.is_of_set() && !is_left
     }
 }
 
@@ -34,7 +43,7 @@ impl Judge {
         let haunted = self.names[name].haunted;
         let since = self.unchanged(name);
         let since = since.map_or(u64::MAX, |since| since.max(haunted) + late);
-        let mut sets = self.calls.values().filter(|call| call.is_of_set());
+        let mut sets = self.calls.values().filter(|call| call.may_have_part());
         sets.any(|call| call.names.contains(&name) && call.began <= since)
     }
 

@@ -4,6 +4,7 @@ use redlatch_memory::Stored;
 
 use super::Judge;
 use super::data::Stood;
+use crate::machine::now;
 use crate::plan::Kind;
 
 /// The longest turn of the first in line, and of the one behind it, in milliseconds.
@@ -11,6 +12,9 @@ const TURNS: u64 = 1_900;
 
 /// The longest turn, with what its last digit adds.
 const LONGEST_TURN: f64 = 1_510.0;
+
+/// How long a call waits before its client is sure to stand in line by an answer to an earlier request.
+const WAITS: u64 = 1_000;
 
 /// What stands for Redisson's clients, which listen to the channel of the lock.
 const FOREIGN: &str = "*";
@@ -66,6 +70,37 @@ impl Judge {
         if let Some(wrong) = wrong {
             let shown = &self.plan().names[name].name;
             let text = format!("{shown}: {wrong}; {before:?} before, {after:?} after");
+            self.violation(text);
+        }
+    }
+
+    /// Judges whether a command took a place from another client, which waits and is near enough to have its turn.
+    pub(super) fn ousted(&mut self, stood: &Stood, line: Option<&Stored>, words: &[Vec<u8>]) {
+        let (plan, name) = (self.plan(), stood.name);
+        let has_turns = matches!(plan.names[name].kind, Kind::Reentrant | Kind::Fenced);
+        if plan.weather != "calm" || self.is_unpolled || !has_turns {
+            return;
+        }
+        let after = members(line);
+        let is_of = |member: &str| {
+            let names = |word: &Vec<u8>| {
+                word.windows(member.len())
+                    .any(|one| one == member.as_bytes())
+            };
+            words.iter().any(names)
+        };
+        let waits = |member: &str| {
+            let of = |process| member.starts_with(&format!("p{process}/"));
+            let mut calls = self.calls.values();
+            calls.any(|call| call.names == [name] && call.began + WAITS < now() && of(call.process))
+        };
+        let before = members(stood.line.as_ref());
+        let ousted = before
+            .into_iter()
+            .find(|one| !after.contains(one) && !is_of(one) && waits(one));
+        if let Some(ousted) = ousted {
+            let shown = &self.plan().names[name].name;
+            let text = format!("{shown}: {ousted}, who waits, has lost its place");
             self.violation(text);
         }
     }
