@@ -9,6 +9,7 @@ mod copies;
 mod outages;
 mod runs;
 mod sets;
+mod spans;
 mod turns;
 
 use fastrand::Rng;
@@ -65,6 +66,7 @@ const FURTHER: &[&[Corner]] = &[
     outages::CORNERS,
     runs::CORNERS,
     sets::CORNERS,
+    spans::CORNERS,
     turns::CORNERS,
 ];
 

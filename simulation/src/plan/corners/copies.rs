@@ -104,7 +104,7 @@ fn rolling(plan: &mut Plan, chance: &mut Rng) {
 }
 
 /// Two processes, each with enough tasks to pass a lock on among them for ever.
-fn two(plan: &mut Plan, chance: &mut Rng) {
+pub(super) fn two(plan: &mut Plan, chance: &mut Rng) {
     plan.names.truncate(1);
     plan.poll_cap = POLL_CAP;
     plan.watchdog = 6_000;

@@ -21,7 +21,7 @@ pub(super) const CORNERS: &[Corner] = {
 };
 
 /// One server, that far away in milliseconds, for so many processes.
-fn distant(plan: &mut Plan, least: u64, command_timeout: u64, processes: usize) {
+pub(super) fn distant(plan: &mut Plan, least: u64, command_timeout: u64, processes: usize) {
     alone(plan);
     plan.delay.least = least;
     plan.delay.jitter = 1;
