@@ -13,8 +13,8 @@ const TURNS: u64 = 1_900;
 /// The longest turn, with what its last digit adds.
 const LONGEST_TURN: f64 = 1_510.0;
 
-/// How long a call waits before its client is sure to stand in line by an answer to an earlier request.
-const WAITS: u64 = 1_000;
+/// How long a call waits until its client has asked more than once, and knows how far away the server is.
+const ASKS_AGAIN: u64 = 1_000;
 
 /// What stands for Redisson's clients, which listen to the channel of the lock.
 const FOREIGN: &str = "*";
@@ -74,34 +74,29 @@ impl Judge {
         }
     }
 
-    /// Judges whether a command took a place from another client, which waits and is near enough to have its turn.
+    /// Judges whether a command took its place from another client, which waits, hears, and is near enough for its turn.
     pub(super) fn ousted(&mut self, stood: &Stood, line: Option<&Stored>, words: &[Vec<u8>]) {
         let (plan, name) = (self.plan(), stood.name);
-        let has_turns = matches!(plan.names[name].kind, Kind::Reentrant | Kind::Fenced);
-        if plan.weather != "calm" || self.is_unpolled || !has_turns {
+        let (kind, shown) = (plan.names[name].kind, &plan.names[name].name);
+        // A client does not hear for a moment if its lock moves to another server.
+        let is_calm = plan.weather == "calm" && self.disturbed.is_none() && !self.is_unpolled;
+        if !is_calm || !matches!(kind, Kind::Reentrant | Kind::Fenced) {
             return;
         }
         let after = members(line);
-        let is_of = |member: &str| {
-            let names = |word: &Vec<u8>| {
-                word.windows(member.len())
-                    .any(|one| one == member.as_bytes())
-            };
-            words.iter().any(names)
+        let asks = |client: &str| {
+            let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
+            words.any(|word| word.contains(client))
         };
-        let waits = |member: &str| {
-            let of = |process| member.starts_with(&format!("p{process}/"));
-            let mut calls = self.calls.values();
-            calls.any(|call| call.names == [name] && call.began + WAITS < now() && of(call.process))
+        let waits = |client: &str| {
+            self.calls.values().any(|call| {
+                let is_meant = call.names == [name] && call.began + ASKS_AGAIN < now();
+                is_meant && client.starts_with(&format!("p{}/", call.process))
+            })
         };
-        let before = members(stood.line.as_ref());
-        let ousted = before
-            .into_iter()
-            .find(|one| !after.contains(one) && !is_of(one) && waits(one));
-        if let Some(ousted) = ousted {
-            let shown = &self.plan().names[name].name;
-            let text = format!("{shown}: {ousted}, who waits, has lost its place");
-            self.violation(text);
+        let mut before = members(stood.line.as_ref()).into_iter();
+        if let Some(client) = before.find(|it| !after.contains(it) && !asks(it) && waits(it)) {
+            self.violation(format!("{shown}: {client}, who waits, has lost its place"));
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) const CORNERS: &[Corner] = {
     use Kind::{Counted, Expirable, Fair, Fenced, Leader, Reentrant};
     &[
         Corner::new(&[Reentrant], left, lasting_all),
-        Corner::new(&[Reentrant, Fair, Fenced], left, lasting_pair),
+        Corner::new(&[Reentrant, Fair, Fenced], left_sets, lasting_pair),
         Corner::new(&[Counted, Expirable], of_one, brief),
         Corner::new(&[Leader], interrupted, severed),
         Corner::new(&[Fenced], handed_on, wiped),
@@ -28,6 +28,9 @@ fn name_all(plan: &mut Plan, chance: &mut Rng, kinds: &[Kind]) {
         .map(|(at, kind)| shared(chance, *kind, at, 1))
         .collect();
 }
+
+/// How many tasks of a process want one name.
+const CROWD: usize = 12;
 
 /// Has each process have so many tasks for each name: that with the number `task` is for the name at
 /// `task % names.len()`.
@@ -53,55 +56,68 @@ fn lasting_pair(plan: &mut Plan, chance: &mut Rng) {
     staff(plan, 4);
 }
 
-/// One name of each kind.
+/// One name for a crowd, and some of each kind.
 fn lasting_all(plan: &mut Plan, chance: &mut Rng) {
-    use Kind::{Fair, Fenced, Plain, ReadWrite, Reentrant};
-    name_all(plan, chance, &[Reentrant, Fair, Fenced, ReadWrite, Plain]);
+    use Kind::{Fair, Fenced, ReadWrite, Reentrant};
+    let each = [Fair, Fenced, ReadWrite, ReadWrite].repeat(3);
+    name_all(plan, chance, &[&[Reentrant][..], &each].concat());
     lasting(plan, chance);
-    staff(plan, 12);
+    for process in &mut plan.processes {
+        process.tasks.resize(CROWD + 5 * each.len(), Vec::new());
+    }
 }
 
-/// Most calls are left unpolled for long, all at the same time: while they wait, or while they give back what they have.
+/// Calls that are left unpolled for long, beside others. There are so many of them for the first name that a second for
+/// each would be too long.
 fn left(chance: &mut Rng, names: &[Shared], _: usize, task: usize) -> Act {
-    let (at, number) = (task % names.len(), task / names.len());
-    let (kind, is_of_set) = (names[at].kind, names[at].is_of_set());
-    // So many that a second for each of them would be too long.
-    let are_all = at == 0 && !is_of_set;
-    let (most, share, polls) = match are_all {
-        true => (9, 100, 1),
-        false if is_of_set => (2, 90, chance.u32(1..4)),
-        false => (7, 90, chance.u32(1..4)),
+    let Some(task) = task.checked_sub(CROWD) else {
+        let unpolled = (task < CROWD - 3).then_some(1);
+        return wanted(chance, names, vec![0], &[Ask::Wait], unpolled);
     };
-    let unpolled = (number < most && odds(chance, share)).then_some((polls, 20_000));
-    let left = Care {
-        dropped: None,
-        unpolled,
-    };
-    // A plain lock that an owner with a name was granted is kept, since it may be that of another call.
-    let [care, held] = match kind != Kind::Plain && (are_all || odds(chance, 70)) {
-        true => [left, Care::default()],
-        false => [Care::default(), left],
-    };
+    let (number, at) = (task / (names.len() - 1), 1 + task % (names.len() - 1));
+    let unpolled = (number < 3 && odds(chance, 90)).then(|| chance.u32(1..4));
     // Only calls that wait for a fair lock have what a single attempt was granted given back.
-    let asks = match kind {
-        Kind::Fair => [Ask::Wait, Ask::For(6_000)],
-        _ if are_all => [Ask::Wait; 2],
-        _ => [Ask::Wait, Ask::Once],
+    let other = match names[at].kind {
+        Kind::Fair => Ask::For(6_000),
+        _ => Ask::Once,
     };
-    let section = one(chance, names, at);
+    wanted(chance, names, vec![at], &[Ask::Wait, other], unpolled)
+}
+
+/// Sets that are left unpolled, beside single locks.
+fn left_sets(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
+    let unpolled = (task < 4 && odds(chance, 90)).then(|| chance.u32(1..4));
+    let names_wanted = unpolled.map_or_else(|| vec![at], |_| vec![0, 1]);
+    wanted(
+        chance,
+        names,
+        names_wanted,
+        &[Ask::Wait, Ask::Once],
+        unpolled,
+    )
+}
+
+/// A call that is not polled any more after so many polls.
+fn wanted(
+    chance: &mut Rng,
+    names: &[Shared],
+    wanted: Vec<usize>,
+    asks: &[Ask],
+    unpolled: Option<u32>,
+) -> Act {
+    let section = one(chance, names, wanted[0]);
     Act::Section(Section {
-        names: match is_of_set && unpolled.is_some() {
-            true => vec![0, 1],
-            false => vec![at],
-        },
-        ask: pick(chance, &asks),
+        names: wanted,
+        ask: pick(chance, asks),
         by: pick(chance, &[By::Unique, By::Named(0)]),
         lease: None,
         work: pick(chance, &[0, 5, 40]),
         verifies: false,
         ending: Ending::Unlock,
-        care,
-        held,
+        care: Care {
+            dropped: None,
+            unpolled: unpolled.map(|polls| (polls, 20_000)),
+        },
         ..section
     })
 }
@@ -165,12 +181,12 @@ fn interrupted(chance: &mut Rng, names: &[Shared], _: usize, task: usize) -> Act
 
 /// One server that is back without its data again and again, so soon that clients have not noticed.
 fn wiped(plan: &mut Plan, chance: &mut Rng) {
-    several(plan, 4, |at| format!("wiped:{at}"));
+    several(plan, 6, |at| format!("wiped:{at}"));
     alone(plan);
     plan.weather = "servers";
     plan.watchdog = 6_000;
     plan.processes.truncate(3);
-    events(plan, chance, 6, &[5, 20, 100], |_| {
+    events(plan, chance, 6, &[5, 20], |_| {
         Fault::Stop(0, Memory::Nothing)
     });
     staff(plan, 3);
