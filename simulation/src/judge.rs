@@ -101,6 +101,8 @@ struct Name {
     is_wrong: bool,
     /// When a holder last began to give it back.
     parted: u64,
+    /// When a call to write last ended.
+    written: u64,
     /// When a call released it by force, or took it over.
     forced: Option<u64>,
     /// The number of permits that nobody will give back.

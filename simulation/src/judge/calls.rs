@@ -4,7 +4,7 @@ use redlatch::{Error, ErrorKind};
 
 use super::{Call, Judge};
 use crate::machine::now;
-use crate::plan::{Fault, Kind};
+use crate::plan::{Fault, Kind, Topology};
 use crate::world::is_over;
 
 /// How much longer a call may take than its limit and one command, because of task scheduling and timers of whole
@@ -20,11 +20,20 @@ const FOUND_OUT: u64 = 5_000;
 /// How often a call may go ahead of an earlier one of its process, which may be about to end.
 const OVERTAKEN: u32 = 3;
 
+/// How long after its first request a writer has told the server that it waits.
+const MARKED: u64 = 1_000;
+
 /// How long calls of one process that nobody polls may keep others waiting.
 const PASSED_BY: u64 = 2_000;
 
 /// Keys without an expiry: the last fencing token, the server epoch of a RedLock, and the ends of permits.
 pub(super) const UNENDING: [&str; 3] = ["lock_token:", "redlock_mark", ":timeout"];
+
+impl Call {
+    fn writes(&self) -> bool {
+        !self.what.contains(" reads ")
+    }
+}
 
 impl Judge {
     pub fn call(
@@ -88,6 +97,10 @@ impl Judge {
             call.process, call.task, call.what
         ));
         self.check_span(&call, outcome);
+        if call.writes() {
+            let names = call.names.iter();
+            names.for_each(|name| self.names[*name].written = now());
+        }
         let is_settled = self.is_settled(&call);
         // A call that nobody polled may have no time left when it is polled again.
         let timeout = self.plan().command_timeout;
@@ -174,6 +187,31 @@ impl Judge {
         });
     }
 
+    /// Notes that a lock was granted to a reader that began at this time: it stands behind the first writer that waits.
+    pub(super) fn overtake_writer(&mut self, name: usize, began: u64) {
+        let plan = self.plan();
+        let known = &self.names[name];
+        // Whoever has levels without a guard may read beside others.
+        let is_known = known.left.is_empty() && !self.is_unpolled;
+        if plan.weather != "calm" || plan.spread > 0 || !is_known {
+            return;
+        }
+        let calls = self.calls.values();
+        let writers = calls.filter(|call| call.names == [name] && call.writes());
+        let first = writers.min_by_key(|call| call.began);
+        // The next writer takes the place of the first once it asks again.
+        if let Some(call) = first
+            && call.began + MARKED < began
+            && known.written <= call.began
+        {
+            let text = format!(
+                "a reader that began at {began} is ahead of p{}.{} {}, since {}",
+                call.process, call.task, call.what, call.began
+            );
+            self.violation(text);
+        }
+    }
+
     /// Counts that these calls were overtaken, which they may be fewer than `most` times.
     fn pass_over(&mut self, most: u32, is_overtaken: impl Fn(&Call) -> bool) {
         let mut starved = Vec::new();
@@ -214,6 +252,10 @@ impl Judge {
             let text = format!("p{process}.{task} {what} took {took} ms of {limit}: {outcome}");
             self.violation(text);
         }
+        if let Some(due) = self.gives_up(call) {
+            let text = format!("p{process}.{task} {what} outlasts late answers from {due} on");
+            self.violation(text);
+        }
         let plan = self.plan();
         let calm = if self.disturbed.is_none() {
             // Each process with calls that nobody polls keeps the rest waiting in its turn.
@@ -245,6 +287,27 @@ impl Judge {
                 self.violation(text);
             }
         }
+    }
+
+    /// Returns by when a call had to give up while its server went on to answer too late, if it did not.
+    fn gives_up(&self, call: &Call) -> Option<u64> {
+        let plan = self.plan();
+        let [name] = call.names[..] else {
+            return None;
+        };
+        let has_order = matches!(plan.names[name].kind, Kind::Reentrant | Kind::Fenced);
+        // The calls of one process ask one after the other.
+        let is_alone = plan.processes[call.process].tasks.len() == 1;
+        if call.limit.is_some() || !has_order || !is_alone || plan.topology != Topology::Single {
+            return None;
+        }
+        let patience = plan.watchdog + plan.poll_cap + 3 * plan.command_timeout;
+        plan.events.iter().find_map(|event| {
+            let is_late = matches!(event.fault, Fault::Slow(None, _, by) if by > plan.command_timeout / 2);
+            let from = self.begun + event.at;
+            let due = from.max(call.began) + patience;
+            (is_late && due < now() && due < from + event.span).then_some(due)
+        })
     }
 
     /// Judges what is left on a server after a long quiet time.

@@ -191,7 +191,8 @@ impl Judge {
                 key.contains(":rwlock_taken")
                     && self.until(server, &one) > now() + self.plan().longest()
             });
-            let is_kept = names.any(|(shared, known)| {
+            let is_mark = key.contains("redlatch_call");
+            let is_kept = !is_mark && names.any(|(shared, known)| {
                 let lasts = !known.left.is_empty()
                     || known.haunted > now()
                     || matches!(

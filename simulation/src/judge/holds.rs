@@ -114,6 +114,9 @@ impl Judge {
         }
         if !is_nested {
             self.overtake(name, since);
+            if reads {
+                self.overtake_writer(name, since);
+            }
         }
         let hold = self.begins(Hold {
             process,
@@ -160,14 +163,16 @@ impl Judge {
         }
     }
 
-    /// Returns how many levels this owner is known to have, and `None` if it may have others.
-    pub fn levels(&self, name: usize, owner: &Owner) -> Option<u64> {
+    /// Returns how many levels this owner is known to have, by reading or by writing, and `None` if it may have others.
+    pub fn levels(&self, (name, owner, reads): (usize, &Owner, bool)) -> Option<u64> {
         let known = &self.names[name];
         let may_have_others = self.plan().weather != "calm"
             || known.haunted > now()
             || known.forced.is_some()
             || known.left.contains(owner);
-        let has = |hold: &&Hold| hold.name == name && hold.owner == *owner && !hold.reads;
+        let has = |hold: &&Hold| {
+            hold.name == name && hold.owner == *owner && hold.reads == reads
+        };
         let levels = self.holds.values().filter(has).count();
         (!may_have_others).then_some(levels as u64)
     }
@@ -176,15 +181,15 @@ impl Judge {
     pub fn counted(
         &mut self,
         (process, task): (usize, usize),
-        (name, owner): (usize, &Owner),
+        about: (usize, &Owner, bool),
         before: Option<u64>,
         levels: u64,
     ) {
-        if let (Some(before), Some(after)) = (before, self.levels(name, owner))
+        if let (Some(before), Some(after)) = (before, self.levels(about))
             && before == after
             && levels != before
         {
-            let shown = self.plan().names[name].name.clone();
+            let shown = self.plan().names[about.0].name.clone();
             self.violation(format!(
                 "p{process}.{task} is told of {levels} levels of {shown}, and has {before}"
             ));

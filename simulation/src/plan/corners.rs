@@ -6,6 +6,7 @@
 //! as they were before there was any of it.
 
 mod copies;
+mod leases;
 mod outages;
 mod runs;
 mod sets;
@@ -63,6 +64,7 @@ const CORNERS: [Corner; 8] = {
 /// The corners that take turns on the same seeds.
 const FURTHER: &[&[Corner]] = &[
     copies::CORNERS,
+    leases::CORNERS,
     outages::CORNERS,
     runs::CORNERS,
     sets::CORNERS,

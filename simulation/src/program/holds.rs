@@ -155,6 +155,9 @@ impl Task<'_> {
             let verified = guard.verify();
             self.call(what, limit, &[], section.held, verified, |()| "done")
                 .await;
+            if section.reads {
+                self.look_at_levels(section, &held.owner).await;
+            }
         }
         if section.work == 0 {
             return;
@@ -335,13 +338,21 @@ impl Task<'_> {
             Kind::Latch | Kind::Red | Kind::Job => {}
             _ => {
                 let owner = Owner::current();
-                let lock = self.named(&writing(at), &owner);
-                let known = judge(|judge| judge.levels(at, &owner));
-                let looked = self.just(what, limit, lock.look(), |_| "done").await;
-                if let Some(Ok(levels)) = looked {
-                    judge(|judge| judge.counted(self.id(), (at, &owner), known, levels));
-                }
+                self.look_at_levels(&writing(at), &owner).await;
             }
+        }
+    }
+
+    async fn look_at_levels(&self, section: &Section, owner: &Owner) {
+        let (plan, at) = (&self.process.plan, section.names[0]);
+        let what = format!("look at {}", plan.names[at].name);
+        let limit = Some(6 * plan.command_timeout);
+        let lock = self.named(section, owner);
+        let about = (at, owner, section.reads);
+        let known = judge(|judge| judge.levels(about));
+        let looked = self.just(what, limit, lock.look(), |_| "done").await;
+        if let Some(Ok(levels)) = looked {
+            judge(|judge| judge.counted(self.id(), about, known, levels));
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) const CORNERS: &[Corner] = {
 };
 
 /// One server, to which connections tear, so that it carries out requests twice.
-fn torn(plan: &mut Plan, chance: &mut Rng) {
+pub(super) fn torn(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
     plan.weather = "links";
     plan.delay.least = pick(chance, &[1, 5, 15]);

@@ -29,7 +29,7 @@ pub(super) const CORNERS: &[Corner] = {
 };
 
 /// One server, which some processes cannot reach, many of them for longer than a lease.
-fn apart(plan: &mut Plan, chance: &mut Rng) {
+pub(super) fn apart(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
     plan.weather = "links";
     plan.watchdog = 1_200;
@@ -86,7 +86,7 @@ fn candidates(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
 }
 
 /// Runs, in branches and within each other.
-fn nested(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act {
+pub(super) fn nested(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act {
     Act::Nest(at, pick(chance, &[0, 1, 10, 100, 1_100]))
 }
 
