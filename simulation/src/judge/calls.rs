@@ -4,7 +4,7 @@ use redlatch::{Error, ErrorKind};
 
 use super::{Call, Judge};
 use crate::machine::now;
-use crate::plan::{Fault, Kind, Topology};
+use crate::plan::{Fault, Kind};
 use crate::world::is_over;
 
 /// How much longer a call may take than its limit and one command, because of task scheduling and timers of whole
@@ -252,10 +252,6 @@ impl Judge {
             let text = format!("p{process}.{task} {what} took {took} ms of {limit}: {outcome}");
             self.violation(text);
         }
-        if let Some(due) = self.gives_up(call) {
-            let text = format!("p{process}.{task} {what} outlasts late answers from {due} on");
-            self.violation(text);
-        }
         let plan = self.plan();
         let calm = if self.disturbed.is_none() {
             // Each process with calls that nobody polls keeps the rest waiting in its turn.
@@ -287,27 +283,6 @@ impl Judge {
                 self.violation(text);
             }
         }
-    }
-
-    /// Returns by when a call had to give up while its server went on to answer too late, if it did not.
-    fn gives_up(&self, call: &Call) -> Option<u64> {
-        let plan = self.plan();
-        let [name] = call.names[..] else {
-            return None;
-        };
-        let has_order = matches!(plan.names[name].kind, Kind::Reentrant | Kind::Fenced);
-        // The calls of one process ask one after the other.
-        let is_alone = plan.processes[call.process].tasks.len() == 1;
-        if call.limit.is_some() || !has_order || !is_alone || plan.topology != Topology::Single {
-            return None;
-        }
-        let patience = plan.watchdog + plan.poll_cap + 3 * plan.command_timeout;
-        plan.events.iter().find_map(|event| {
-            let is_late = matches!(event.fault, Fault::Slow(None, _, by) if by > plan.command_timeout / 2);
-            let from = self.begun + event.at;
-            let due = from.max(call.began) + patience;
-            (is_late && due < now() && due < from + event.span).then_some(due)
-        })
     }
 
     /// Judges what is left on a server after a long quiet time.

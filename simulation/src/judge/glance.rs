@@ -13,6 +13,9 @@ const PATIENCE: u64 = 3_000;
 /// A sign of life lasts for as long as clients take to be gone.
 const SIGN: &str = "lock_sign";
 
+/// What identifies a call on a counter if it arrives again.
+const MARKS: [&str; 2] = ["redlatch_call", "redlatch_permit"];
+
 impl Judge {
     /// Judges, now and then, whether what servers have is known, and whether somebody waits for what is free.
     pub fn glance(&mut self) {
@@ -191,14 +194,16 @@ impl Judge {
                 key.contains(":rwlock_taken")
                     && self.until(server, &one) > now() + self.plan().longest()
             });
-            let is_mark = key.contains("redlatch_call");
-            let is_kept = !is_mark && names.any(|(shared, known)| {
+            // All permits are given back by now, but for those that were forgotten.
+            let is_mark = MARKS.iter().any(|mark| key.contains(mark));
+            let is_kept = names.any(|(shared, known)| {
                 let lasts = !known.left.is_empty()
                     || known.haunted > now()
                     || matches!(
                         shared.kind,
                         Kind::Counted | Kind::Expirable | Kind::Latch | Kind::Plain | Kind::Job
                     );
+                let lasts = lasts && (!is_mark || known.leaked > 0);
                 lasts && keys.contains(&shared.name) && key.contains(&shared.name)
             });
             // A call that nobody polls does not give up the place of its process when the client closes.

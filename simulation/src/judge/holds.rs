@@ -163,16 +163,14 @@ impl Judge {
         }
     }
 
-    /// Returns how many levels this owner is known to have, by reading or by writing, and `None` if it may have others.
-    pub fn levels(&self, (name, owner, reads): (usize, &Owner, bool)) -> Option<u64> {
+    /// Returns how many levels this owner is known to have, and `None` if it may have others.
+    pub fn levels(&self, name: usize, owner: &Owner) -> Option<u64> {
         let known = &self.names[name];
         let may_have_others = self.plan().weather != "calm"
             || known.haunted > now()
             || known.forced.is_some()
             || known.left.contains(owner);
-        let has = |hold: &&Hold| {
-            hold.name == name && hold.owner == *owner && hold.reads == reads
-        };
+        let has = |hold: &&Hold| hold.name == name && hold.owner == *owner && !hold.reads;
         let levels = self.holds.values().filter(has).count();
         (!may_have_others).then_some(levels as u64)
     }
@@ -181,15 +179,15 @@ impl Judge {
     pub fn counted(
         &mut self,
         (process, task): (usize, usize),
-        about: (usize, &Owner, bool),
+        (name, owner): (usize, &Owner),
         before: Option<u64>,
         levels: u64,
     ) {
-        if let (Some(before), Some(after)) = (before, self.levels(about))
+        if let (Some(before), Some(after)) = (before, self.levels(name, owner))
             && before == after
             && levels != before
         {
-            let shown = self.plan().names[about.0].name.clone();
+            let shown = self.plan().names[name].name.clone();
             self.violation(format!(
                 "p{process}.{task} is told of {levels} levels of {shown}, and has {before}"
             ));

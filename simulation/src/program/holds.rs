@@ -155,9 +155,6 @@ impl Task<'_> {
             let verified = guard.verify();
             self.call(what, limit, &[], section.held, verified, |()| "done")
                 .await;
-            if section.reads {
-                self.look_at_levels(section, &held.owner).await;
-            }
         }
         if section.work == 0 {
             return;
@@ -338,21 +335,13 @@ impl Task<'_> {
             Kind::Latch | Kind::Red | Kind::Job => {}
             _ => {
                 let owner = Owner::current();
-                self.look_at_levels(&writing(at), &owner).await;
+                let lock = self.named(&writing(at), &owner);
+                let known = judge(|judge| judge.levels(at, &owner));
+                let looked = self.just(what, limit, lock.look(), |_| "done").await;
+                if let Some(Ok(levels)) = looked {
+                    judge(|judge| judge.counted(self.id(), (at, &owner), known, levels));
+                }
             }
-        }
-    }
-
-    async fn look_at_levels(&self, section: &Section, owner: &Owner) {
-        let (plan, at) = (&self.process.plan, section.names[0]);
-        let what = format!("look at {}", plan.names[at].name);
-        let limit = Some(6 * plan.command_timeout);
-        let lock = self.named(section, owner);
-        let about = (at, owner, section.reads);
-        let known = judge(|judge| judge.levels(about));
-        let looked = self.just(what, limit, lock.look(), |_| "done").await;
-        if let Some(Ok(levels)) = looked {
-            judge(|judge| judge.counted(self.id(), about, known, levels));
         }
     }
 
@@ -364,7 +353,14 @@ impl Task<'_> {
         ) {
             return;
         }
-        let lock = self.named(&writing(at), &Owner::current());
+        let shared = &plan.names[at];
+        let lock = match shared.kind {
+            // Any lock of the same shape may release it.
+            Kind::Reentrant if self.task % 2 == 1 => {
+                Box::new(self.process.clients[shared.client].spin_lock(&shared.name))
+            }
+            _ => self.named(&writing(at), &Owner::current()),
+        };
         let what = format!("force {}", plan.names[at].name);
         judge(|judge| judge.forced(at, 0));
         let limit = Some(2 * plan.command_timeout);

@@ -3,16 +3,15 @@
 
 use fastrand::Rng;
 
-use super::copies::torn;
 use super::runs::{apart, nested};
 use super::turns::distant;
 use super::{
-    Act, Ask, By, Care, Corner, Ending, Event, Fault, Kind, LOCKS, LONGEST_LEASE, POLL_CAP, Plan, Section,
-    Shared, Topology, alone, busy, events, few, odds, one, pick, several, sparse, steps, tasks,
+    Act, Ask, By, Care, Corner, Ending, Fault, Kind, LOCKS, POLL_CAP, Plan, Section, Shared, alone,
+    busy, events, few, odds, one, pick, several, sparse, steps, tasks,
 };
 
 pub(super) const CORNERS: &[Corner] = {
-    use Kind::{Counted, Expirable, Fair, Fenced, Plain, ReadWrite, Red, Reentrant};
+    use Kind::{Counted, Expirable, Fair, Fenced, Plain, ReadWrite, Reentrant};
     &[
         Corner::new(&[Reentrant, Fenced], sparse, set_back),
         Corner::new(&[Plain], repeated, broken),
@@ -20,12 +19,10 @@ pub(super) const CORNERS: &[Corner] = {
         Corner::new(&[Fair, Counted], lying, thronged),
         Corner::new(&LOCKS, nested, apart),
         Corner::new(&[Reentrant], chained, six),
-        Corner::new(&[Reentrant, Fair, Fenced], cut_short, torn),
         Corner::new(&[ReadWrite], reading, unhandy),
-        Corner::new(&[Red], sparse, scattered),
-        Corner::new(&[Reentrant, Fenced], sparse, late),
         Corner::new(&LOCKS, withheld, thronged),
-        Corner::new(&[Counted, Expirable], given_up, busy),
+        Corner::new(&[Counted, Expirable], given_up, few),
+        Corner::new(&[Reentrant], forced, pairs),
     ]
 };
 
@@ -35,7 +32,7 @@ fn set_back(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
     plan.weather = "clocks";
     let fault = |chance: &mut Rng| Fault::Clock(0, pick(chance, &[-10_000, -3_600_000]));
-    let count = chance.usize(4..=8);
+    let count = chance.usize(20..=30);
     events(plan, chance, count, &[0], fault);
 }
 
@@ -43,7 +40,7 @@ fn set_back(plan: &mut Plan, chance: &mut Rng) {
 fn broken(plan: &mut Plan, chance: &mut Rng) {
     distant(plan, chance.u64(20..40), 1_000, 4);
     plan.weather = "links";
-    let fault = |_: &mut Rng| Fault::Tear(None, Some(0), 300);
+    let fault = |chance: &mut Rng| Fault::Tear(None, Some(0), pick(chance, &[300, 900]));
     events(plan, chance, 8, &[700, 1_500], fault);
 }
 
@@ -132,25 +129,6 @@ fn chained(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
     })
 }
 
-/// Cuts of a lease that are dropped, before others have a level of it.
-fn cut_short(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
-    let section = one(chance, names, at);
-    Act::Section(Section {
-        ask: pick(chance, &[Ask::For(2_000), Ask::Once]),
-        by: By::Named(0),
-        lease: pick(chance, &[Some(1_500), Some(LONGEST_LEASE)]),
-        work: pick(chance, &[0, 150, 1_000]),
-        extend: odds(chance, 60).then_some(300),
-        verifies: false,
-        ending: Ending::Unlock,
-        held: Care {
-            dropped: odds(chance, 70).then(|| (chance.u32(1..5), chance.bool())),
-            unpolled: None,
-        },
-        ..section
-    })
-}
-
 /// Nobody passes a lock on within a process.
 fn unhandy(plan: &mut Plan, _: &mut Rng) {
     plan.handoffs = 0;
@@ -158,7 +136,7 @@ fn unhandy(plan: &mut Plan, _: &mut Rng) {
     tasks(plan, 4);
 }
 
-/// Readers that share a record for long, and look at it.
+/// Readers that share a record for long, and come again while a writer waits.
 fn reading(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
     let section = one(chance, names, at);
     Act::Section(Section {
@@ -167,36 +145,10 @@ fn reading(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         by: By::Task,
         lease: None,
         work: pick(chance, &[0, 25, 300, 1_500]),
-        verifies: odds(chance, 50),
+        verifies: false,
         ending: Ending::Unlock,
         ..section
     })
-}
-
-/// Servers that are far from some processes.
-fn scattered(plan: &mut Plan, chance: &mut Rng) {
-    plan.topology = Topology::Independent;
-    plan.clocks = vec![0; plan.topology.servers()];
-    plan.spread = chance.u64(20..60);
-    tasks(plan, 1);
-}
-
-/// One server, whose answers come too late for long.
-fn late(plan: &mut Plan, chance: &mut Rng) {
-    alone(plan);
-    tasks(plan, 1);
-    plan.weather = "links";
-    plan.command_timeout = 500;
-    plan.watchdog = 3_000;
-    plan.poll_cap = 1_000;
-    plan.length = 14_000;
-    let by = pick(chance, &[280, 300, 400]);
-    let fault = Fault::Slow(None, Some(0), by);
-    plan.events.push(Event {
-        at: 2_500,
-        span: 9_000,
-        fault,
-    });
 }
 
 /// Releases that nobody polls, before calls that wait.
@@ -230,4 +182,19 @@ fn given_up(chance: &mut Rng, names: &[Shared], at: usize, _: usize) -> Act {
         },
         ..section
     })
+}
+
+/// Two tasks of each process, in weather in which locks are taken by force.
+fn pairs(plan: &mut Plan, _: &mut Rng) {
+    plan.weather = "servers";
+    plan.poll_cap = POLL_CAP;
+    tasks(plan, 2);
+}
+
+/// A lock that some release by force while others wait for it.
+fn forced(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
+    match odds(chance, 10) {
+        true => Act::Force(at),
+        false => sparse(chance, names, at, task),
+    }
 }
