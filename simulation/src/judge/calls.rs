@@ -21,7 +21,7 @@ const FOUND_OUT: u64 = 5_000;
 const OVERTAKEN: u32 = 3;
 
 /// How long after its first request a writer has told the server that it waits.
-const MARKED: u64 = 1_000;
+const MARKED: u64 = 400;
 
 /// How long calls of one process that nobody polls may keep others waiting.
 const PASSED_BY: u64 = 2_000;

@@ -194,8 +194,8 @@ impl Judge {
                 key.contains(":rwlock_taken")
                     && self.until(server, &one) > now() + self.plan().longest()
             });
-            // All permits are given back by now, but for those that were forgotten.
-            let is_mark = MARKS.iter().any(|mark| key.contains(mark));
+            // All permits are given back by now, but for those that were forgotten. Calls that nobody polls may go on.
+            let is_mark = !self.is_unpolled && MARKS.iter().any(|mark| key.contains(mark));
             let is_kept = names.any(|(shared, known)| {
                 let lasts = !known.left.is_empty()
                     || known.haunted > now()

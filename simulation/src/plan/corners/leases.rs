@@ -20,7 +20,7 @@ pub(super) const CORNERS: &[Corner] = {
         Corner::new(&LOCKS, nested, apart),
         Corner::new(&[Reentrant], chained, six),
         Corner::new(&[ReadWrite], reading, unhandy),
-        Corner::new(&LOCKS, withheld, thronged),
+        Corner::new(&[Reentrant, Fenced], withheld, thronged),
         Corner::new(&[Counted, Expirable], given_up, few),
         Corner::new(&[Reentrant], forced, pairs),
     ]
@@ -31,6 +31,8 @@ fn set_back(plan: &mut Plan, chance: &mut Rng) {
     few(plan, chance);
     alone(plan);
     plan.weather = "clocks";
+    // A turn that was told lasts until its client comes.
+    plan.delay.least = 15;
     let fault = |chance: &mut Rng| Fault::Clock(0, pick(chance, &[-10_000, -3_600_000]));
     let count = chance.usize(20..=30);
     events(plan, chance, count, &[0], fault);
@@ -81,8 +83,10 @@ fn passing(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
 fn thronged(plan: &mut Plan, _: &mut Rng) {
     plan.poll_cap = POLL_CAP;
     plan.processes.truncate(1);
-    plan.processes[0].tasks.resize(18, Vec::new());
+    plan.names.truncate(1);
+    plan.processes[0].tasks.resize(24, Vec::new());
     plan.handoffs = 16;
+    plan.command_timeout = 500;
 }
 
 fn lying(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
@@ -97,30 +101,32 @@ fn lying(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         ending: Ending::Unlock,
         care: Care {
             dropped: None,
-            unpolled: (task < 14).then(|| (chance.u32(1..6), 20_000)),
+            unpolled: (task < 20).then(|| (chance.u32(1..6), 20_000)),
         },
         ..section
     })
 }
 
-/// Six names of one kind.
+/// Six names of one kind, for one process with a task for each of them.
 fn six(plan: &mut Plan, _: &mut Rng) {
     several(plan, 6, |at| format!("set:{at}"));
+    plan.processes.truncate(1);
+    plan.processes[0].tasks.resize(7, Vec::new());
 }
 
 /// Sets that wait for each of their locks for a part of their lease.
-fn chained(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
-    let section = steps::section(chance, names, at);
+fn chained(chance: &mut Rng, names: &[Shared], _: usize, task: usize) -> Act {
+    let section = steps::section(chance, names, 0);
     Act::Section(Section {
         names: match task {
             0 => (0..names.len()).collect(),
-            _ => vec![at],
+            _ => vec![task - 1],
         },
         ask: Ask::Wait,
         by: By::Unique,
         lease: (task == 0).then_some(400),
         levels: 1,
-        work: pick(chance, &[60, 90, 120]),
+        work: pick(chance, &[90, 120]),
         extend: None,
         verifies: false,
         ending: Ending::Unlock,
@@ -133,7 +139,10 @@ fn chained(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
 fn unhandy(plan: &mut Plan, _: &mut Rng) {
     plan.handoffs = 0;
     plan.poll_cap = POLL_CAP;
-    tasks(plan, 4);
+    plan.processes.truncate(3);
+    for process in &mut plan.processes {
+        process.tasks.resize(6, Vec::new());
+    }
 }
 
 /// Readers that share a record for long, and come again while a writer waits.
@@ -144,7 +153,7 @@ fn reading(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         ask: pick(chance, &[Ask::Wait, Ask::Wait, Ask::For(6_000)]),
         by: By::Task,
         lease: None,
-        work: pick(chance, &[0, 25, 300, 1_500]),
+        work: pick(chance, &[25, 300, 900, 1_500]),
         verifies: false,
         ending: Ending::Unlock,
         ..section
@@ -163,7 +172,7 @@ fn withheld(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         ending: Ending::Unlock,
         held: Care {
             dropped: None,
-            unpolled: (task < 9 && odds(chance, 30)).then(|| (chance.u32(1..3), 6_000)),
+            unpolled: (task < 16 && odds(chance, 40)).then(|| (chance.u32(1..3), 3_000)),
         },
         ..section
     })
