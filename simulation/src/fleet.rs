@@ -256,19 +256,31 @@ pub fn twice(count: u64) -> ExitCode {
     }
 }
 
-/// Runs seeds one after the other until one breaks a promise, for at most `seconds` seconds of processor time. Every
-/// other of them has a corner, and each corner comes as often as any.
+/// Runs seeds one after the other until one breaks a promise, for at most `seconds` seconds of processor time. Those
+/// with a corner have two thirds of it, and each corner comes as often as any.
 pub fn find(seconds: u64) -> ExitCode {
     let with = |corner| (0..).filter(move |seed| corner_of(*seed) == corner);
     let corners: BTreeSet<_> = (0..10_000).filter_map(corner_of).collect();
     let mut corners: Vec<_> = corners.into_iter().map(|one| with(Some(one))).collect();
     let in_turn = (0..corners.len()).cycle();
-    let seeds = in_turn.filter_map(|turn| corners[turn].next());
-    let mut cpu = 0;
-    for seed in seeds.zip(with(None)).flat_map(<[u64; 2]>::from) {
+    let mut in_corners = in_turn.filter_map(|turn| corners[turn].next());
+    let mut others = with(None);
+    // The processor time of those with a corner, and of all.
+    let (mut of_corners, mut cpu) = (0, 0);
+    loop {
+        let is_in_corner = of_corners * 3 <= cpu * 2;
+        let seed = match is_in_corner {
+            true => in_corners.next(),
+            false => others.next(),
+        };
+        let Some(seed) = seed else {
+            break;
+        };
         let report = run(seed, &[]).unwrap_or_default();
         // A run that did not finish does not report its time.
-        cpu += report.cpu.max(10);
+        let took = report.cpu.max(10);
+        cpu += took;
+        of_corners += if is_in_corner { took } else { 0 };
         if let Some(what) = report.violations.first() {
             println!("{:.1} s\tseed {seed}\t{what}", cpu as f64 / 1e3);
             return ExitCode::FAILURE;

@@ -9,6 +9,7 @@ mod endings;
 mod glance;
 mod holds;
 mod jobs;
+mod owners;
 mod reports;
 mod sets;
 mod terms;

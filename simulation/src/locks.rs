@@ -25,6 +25,24 @@ pub trait Lock: Send + Sync {
     /// Runs a future under the lock, waiting for at most so many milliseconds, or without a limit if that is the most.
     /// Returns `false` if the lock stayed busy.
     fn run<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>>;
+
+    /// The same for work that fails in the end. Returns `true` if that is what the caller is told.
+    fn fail<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        self.run(wait, work)
+    }
+}
+
+/// Why something that runs under a lock has no result.
+pub enum Failure {
+    /// The plan wants it so.
+    Wanted,
+    Met(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Met(error)
+    }
 }
 
 impl<L: DistributedLock> Lock for L
@@ -56,6 +74,21 @@ where
                 Ok::<_, Error>(())
             };
             Ok(self.try_run_for(wait, work).await?.is_some())
+        })
+    }
+
+    fn fail<'a>(&'a self, wait: u64, work: Boxed<'a, ()>) -> Boxed<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let work = async {
+                work.await;
+                Err::<(), _>(Failure::Wanted)
+            };
+            let ran = self.try_run_for(Duration::from_millis(wait), work).await;
+            match ran {
+                Ok(_) => Ok(false),
+                Err(Failure::Wanted) => Ok(true),
+                Err(Failure::Met(error)) => Err(error),
+            }
         })
     }
 }

@@ -111,6 +111,8 @@ pub struct Section {
     pub levels: u32,
     pub permits: u32,
     pub work: u64,
+    /// Whether the work fails, if it is run.
+    pub fails: bool,
     pub extend: Option<u64>,
     pub verifies: bool,
     pub ending: Ending,

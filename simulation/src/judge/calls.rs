@@ -128,8 +128,9 @@ impl Judge {
             self.check_election(&call, error);
             self.check_set(&call, error);
         }
-        // A call for several names may have got some of them.
-        if outcome == "dropped" || error.is_some() || call.names.len() > 1 {
+        // A call for several names may have got some of them. One that is refused got nothing.
+        let has_failed = error.is_some_and(|error| error.kind() != ErrorKind::Refused);
+        if outcome == "dropped" || has_failed || call.names.len() > 1 {
             call.names.iter().for_each(|name| self.owed(*name));
         }
     }

@@ -50,6 +50,7 @@ impl Judge {
                 self.waited(name, 4 * round_trip + PATIENCE);
             }
             if kind == Kind::Fair {
+                self.own(name, 4 * round_trip + PATIENCE);
                 self.crowded(name, 2 * round_trip + PATIENCE + self.passes());
             }
         }

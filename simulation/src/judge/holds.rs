@@ -163,6 +163,16 @@ impl Judge {
         }
     }
 
+    /// Judges the result of a run whose work has failed.
+    pub fn failed(&mut self, (process, task): (usize, usize), name: usize, is_hidden: bool) {
+        if is_hidden {
+            let shown = self.plan().names[name].name.clone();
+            self.violation(format!(
+                "p{process}.{task} is not told how its work under {shown} failed"
+            ));
+        }
+    }
+
     /// Returns how many levels this owner is known to have, and `None` if it may have others.
     pub fn levels(&self, name: usize, owner: &Owner) -> Option<u64> {
         let known = &self.names[name];

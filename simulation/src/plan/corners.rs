@@ -8,6 +8,7 @@
 mod copies;
 mod leases;
 mod outages;
+mod rarities;
 mod runs;
 mod sets;
 mod spans;
@@ -70,6 +71,7 @@ const FURTHER: &[&[Corner]] = &[
     sets::CORNERS,
     spans::CORNERS,
     turns::CORNERS,
+    rarities::CORNERS,
 ];
 
 /// Returns the number of the corner that a seed has.

@@ -114,6 +114,7 @@ pub(super) fn section(chance: &mut Rng, names: &[Shared], at: usize) -> Section 
             true => 1_000,
             false => pick(chance, &[0, 0, 0, 1, 3, 10, 40, 150]),
         },
+        fails: false,
         // Permits are extended in corners only, so that other seeds do what they did before.
         extend: odds(chance, 10)
             .then(|| pick(chance, &[300, 2_000]))

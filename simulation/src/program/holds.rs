@@ -2,11 +2,12 @@
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use redlatch::Owner;
+use redlatch::{ErrorKind, Owner};
 use tokio::time::{sleep, timeout};
 
 use super::body::Body;
@@ -57,6 +58,7 @@ fn writing(at: usize) -> Section {
         levels: 1,
         permits: 1,
         work: 0,
+        fails: false,
         extend: None,
         verifies: false,
         ending: Ending::Unlock,
@@ -95,9 +97,17 @@ impl Task<'_> {
                 lock.ask(ask),
                 told,
             );
-            if let Some(Ok(Some(guard))) = asked.await {
-                self.lasts(section, &guard);
-                levels.push(self.held(section, &owner, guard));
+            match asked.await {
+                Some(Ok(Some(guard))) => {
+                    self.lasts(section, &guard);
+                    levels.push(self.held(section, &owner, guard));
+                }
+                Some(Err(error))
+                    if error.kind() == ErrorKind::Refused && section.names.len() == 1 =>
+                {
+                    judge(|judge| judge.refused(self.id(), section.names[0], &owner));
+                }
+                _ => {}
             }
             if levels.len() as u32 != level + 1 {
                 break;
@@ -284,6 +294,7 @@ impl Task<'_> {
                 + 4 * self.process.plan.command_timeout * section.names.len() as u64
         });
         let parted = Mutex::new(Vec::new());
+        let has_worked = AtomicBool::new(false);
         let work = async {
             let bodies: Vec<_> = section
                 .names
@@ -297,16 +308,28 @@ impl Task<'_> {
                 .collect();
             sleep(Duration::from_millis(section.work)).await;
             drop(bodies);
+            has_worked.store(true, Ordering::Relaxed);
         };
         let what = format!("run under {}", self.shown(section));
         let told = |ran: &bool| if *ran { "ran" } else { "busy" };
         let care = section.care.polled();
-        let ran = lock.run(wait, Box::pin(work));
+        let ran = match section.fails {
+            true => lock.fail(wait, Box::pin(work)),
+            false => lock.run(wait, Box::pin(work)),
+        };
         let called = self.call(what, limit, &section.names, care, ran, told);
         let result = called.await;
         let parted = parted.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Ok(_)) = result {
-            judge(|judge| judge.unlocked(self.id(), &parted, &Ok(())));
+        let name = section.names[0];
+        match result {
+            // Whether the release succeeded, it is not told.
+            Some(result) if section.fails => judge(|judge| {
+                judge.owed(name);
+                let is_hidden = has_worked.into_inner() && result.is_err();
+                judge.failed(self.id(), name, is_hidden);
+            }),
+            Some(Ok(_)) => judge(|judge| judge.unlocked(self.id(), &parted, &Ok(()))),
+            _ => {}
         }
     }
 

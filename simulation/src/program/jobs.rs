@@ -3,28 +3,16 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use redlatch::Owner;
 use redlatch::job::Execution;
-use redlatch::{Error, Owner};
 use tokio::time::sleep;
 
 use super::Task;
 use super::body::Body;
 use crate::judge::{Belief, judge};
+use crate::locks::Failure;
 use crate::machine::now;
 use crate::plan::Attempt;
-
-/// Why a job has no result.
-enum Failure {
-    /// The plan wants it so.
-    Wanted,
-    Met(Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Met(error)
-    }
-}
 
 impl Task<'_> {
     pub(super) async fn job(&self, attempt: &Attempt) {

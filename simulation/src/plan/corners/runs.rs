@@ -91,7 +91,7 @@ pub(super) fn nested(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act
 }
 
 /// Runs of a job, many of which fail or are dropped.
-fn once(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act {
+pub(super) fn once(chance: &mut Rng, _: &[Shared], at: usize, _: usize) -> Act {
     Act::Job(Attempt {
         name: at,
         work: pick(chance, &[0, 10, 100, 800, 1_100]),

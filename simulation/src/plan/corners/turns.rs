@@ -58,7 +58,7 @@ fn farther(plan: &mut Plan, chance: &mut Rng) {
 }
 
 /// One server, which hangs now and then.
-fn hung(plan: &mut Plan, chance: &mut Rng) {
+pub(super) fn hung(plan: &mut Plan, chance: &mut Rng) {
     alone(plan);
     plan.weather = "servers";
     plan.command_timeout = 500;
@@ -167,7 +167,7 @@ fn idle(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
 }
 
 /// Few tasks, after which each process closes its clients while calls go on.
-fn abandoning(plan: &mut Plan, chance: &mut Rng) {
+pub(super) fn abandoning(plan: &mut Plan, chance: &mut Rng) {
     few(plan, chance);
     plan.length = 3_000;
     plan.abandons = true;
