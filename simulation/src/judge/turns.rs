@@ -46,9 +46,12 @@ impl Judge {
                     let first = after.first().filter(|first| *first != FOREIGN);
                     untold(first, told, "it is free")
                 } else {
-                    let moved = before.iter().position(|one| !after.contains(one));
+                    // The turn of Redisson's clients has no position.
+                    let moved = ours(&before).position(|one| !after.contains(one));
                     // Those behind the third learn it in their turn.
-                    let moved = moved.filter(|at| *at < 3).and_then(|at| after.get(at));
+                    let moved = moved
+                        .filter(|at| *at < 3)
+                        .and_then(|at| ours(&after).nth(at));
                     let lasts = left.max(TURNS);
                     untold(moved, told, "it moved up").or_else(|| lasting(told, lasts))
                 }
@@ -126,6 +129,10 @@ impl Judge {
 fn members(line: Option<&Stored>) -> Vec<String> {
     let parts = line.map_or(&[][..], |line| &line.parts);
     parts.iter().map(|(member, _)| member.clone()).collect()
+}
+
+fn ours(line: &[String]) -> impl Iterator<Item = &String> {
+    line.iter().filter(|one| *one != FOREIGN)
 }
 
 /// Returns the client that has a lock.

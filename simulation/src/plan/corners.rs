@@ -1,4 +1,4 @@
-//! What half of the seeds have instead: weather in which everything comes together in one corner. Calls that nobody
+//! What two of three seeds have instead: weather in which everything comes together in one corner. Calls that nobody
 //! polls stand in front of others, levels pass between processes under one name, leases are lengthened and cut, sets
 //! cross each other, requests arrive late or twice, or a server loses what somebody holds.
 //!
@@ -85,7 +85,7 @@ pub fn corner_of(seed: u64) -> Option<usize> {
         4 | 22 => 5,
         6 | 36 => 6,
         7 => 7,
-        1 | 21 | 31 | 39 => {
+        0 | 1 | 19 | 21 | 29..=31 | 39 => {
             let further: usize = FURTHER.iter().map(|some| some.len()).sum();
             CORNERS.len() + (seed / 40 + seed % 40) as usize % further
         }
