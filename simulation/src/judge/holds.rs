@@ -213,7 +213,7 @@ impl Judge {
     }
 
     /// Whether a call that began by then and goes on may have the name already: it is not polled, or waits for others.
-    fn may_have_part(&self, name: usize, began: u64) -> bool {
+    pub(super) fn may_have_part(&self, name: usize, began: u64) -> bool {
         let mut calls = self.calls.values();
         calls.any(|call| call.names.contains(&name) && call.began <= began)
     }

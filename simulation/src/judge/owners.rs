@@ -2,7 +2,7 @@
 
 use redlatch::Owner;
 
-use super::{Belief, Call, Hold, Judge};
+use super::{Belief, Call, Hold, Judge, is_named};
 use crate::machine::now;
 
 impl Judge {
@@ -42,7 +42,10 @@ impl Judge {
         let may_have = self.plan().weather != "calm"
             || known.haunted > now()
             || known.forced.is_some()
-            || known.left.contains(owner);
+            || known.left.contains(owner)
+            // In another process it may have what it had, or asks for, during the call.
+            || known.parted >= self.asked(process, task)
+            || is_named(owner) && self.may_have_part(name, now());
         let mut holds = self.holds.values();
         if !may_have && !holds.any(|hold| hold.name == name && hold.owner == *owner) {
             let shown = self.plan().names[name].name.clone();
