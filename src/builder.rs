@@ -218,7 +218,7 @@ setters! { ClientBuilder:
 
     /// Sets how long one request to the server may take, in place of [`Config::command_timeout`]. From 20 ms to a day;
     /// 1 second if neither is set. A request for a lock with a short lease is limited to a sixth of that lease, but to
-    /// no less than 20 ms.
+    /// no less than 20 ms. The requests of semaphores and latches take at most 20 s.
     ///
     /// # Examples
     ///
