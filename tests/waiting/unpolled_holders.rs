@@ -85,7 +85,7 @@ async fn call_of_a_reader_that_nobody_polls_keeps_no_other_reader_waiting() {
 async fn calls_that_stand_behind_each_other_are_all_answered() {
     let server = Server::start();
     let proxy = Proxy::start(server.port()).await;
-    let builder = builder(proxy.url()).command_timeout(millis(300));
+    let builder = builder(proxy.url()).command_timeout(secs(1));
     let client = builder.build().await.unwrap();
     let guard = client.lock("k").lock().await.unwrap();
     proxy.delay(millis(45));
