@@ -191,16 +191,7 @@ impl Judge {
             .max()
             .unwrap_or(0);
         let end = lock.and_then(|lock| lock.ends).unwrap_or(0);
-        let ends_before = |level: &String| {
-            let level = (level.rsplit_once(":rwlock_timeout")?.0, seen.stored(level)?);
-            let taken = format!("{}:rwlock_taken:{}", level.0, level.1.parts[0].1);
-            let is_before = seen.stored(&taken)?.ends? + BLUR < level.1.ends?;
-            is_before.then_some(taken)
-        };
-        let lost = counted.iter().find_map(ends_before);
-        if let Some(key) = lost {
-            self.violation(format!("{key} ends before the level that it is about"));
-        } else if let Some(key) = beyond {
+        if let Some(key) = beyond {
             self.violation(format!("{key} is a level of nobody"));
         } else if end.abs_diff(ends) > BLUR {
             let text = format!(
