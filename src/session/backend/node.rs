@@ -170,21 +170,21 @@ impl Node {
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
         };
-        self.note(&answered, BootInstant::now().until(end)).await;
+        self.note(&answered, end).await;
         answered
     }
 
     /// Records whether the server has answered, as a primary or as a replica.
     ///
-    /// An answer ends a silence. If the server was a replica before, it is asked for its role first.
-    pub(super) async fn note(&self, answered: &Result<Reply, SendError>, left: Duration) {
+    /// An answer ends a silence. If the server was a replica before, it is asked for its role first, until `end`.
+    pub(super) async fn note(&self, answered: &Result<Reply, SendError>, end: BootInstant) {
         match answered {
             // `failed` records the silence once the call is given up.
             Err(SendError::Broken(_)) => {}
             Err(SendError::Replica(error)) => self.is_silent(BootInstant::now(), true, error),
             _ if self.spoke() != Comeback::PerhapsReplica => {}
             // A replica, too, refuses a key of the wrong kind, say. So the server is asked for its role.
-            _ => match Box::pin(self.query(&["ROLE"], left)).await {
+            _ => match Box::pin(self.query(&["ROLE"], BootInstant::now().until(end))).await {
                 Ok(role) if !is_of_replica(Some(&role)) => {
                     self.silence.end();
                     self.answers_again();

@@ -91,7 +91,7 @@ impl Node {
         let end = BootInstant::now().plus(left);
         let replied = connection::replied(posted.reply, left).await;
         let answered = self.heard(call, replied, posted.epoch);
-        self.note(&answered, BootInstant::now().until(end)).await;
+        self.note(&answered, end).await;
         answered
     }
 }
