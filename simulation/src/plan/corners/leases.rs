@@ -4,7 +4,7 @@
 use fastrand::Rng;
 
 use super::runs::{apart, nested};
-use super::turns::distant;
+use super::turns::{distant, unpolled};
 use super::{
     Act, Ask, By, Care, Corner, Ending, Fault, Kind, LOCKS, POLL_CAP, Plan, Section, Shared, alone,
     busy, events, few, odds, one, pick, several, sparse, steps, tasks,
@@ -90,20 +90,8 @@ fn thronged(plan: &mut Plan, _: &mut Rng) {
 }
 
 fn lying(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
-    let section = one(chance, names, at);
-    Act::Section(Section {
-        ask: Ask::Wait,
-        by: By::Unique,
-        lease: None,
-        permits: names[at].total,
-        work: pick(chance, &[0, 1, 5]),
-        verifies: false,
-        ending: Ending::Unlock,
-        care: Care {
-            dropped: None,
-            unpolled: (task < 20).then(|| (chance.u32(1..6), 20_000)),
-        },
-        ..section
+    unpolled(chance, names, at, |chance| {
+        (task < 20).then(|| chance.u32(1..6))
     })
 }
 

@@ -149,6 +149,17 @@ fn packed(plan: &mut Plan, chance: &mut Rng) {
 
 /// Most tasks make calls that they do not poll for long, all at the same time.
 fn idle(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
+    let polls = |chance: &mut Rng| (task < 8 && odds(chance, 70)).then(|| chance.u32(1..3));
+    unpolled(chance, names, at, polls)
+}
+
+/// A call that waits, and is not polled any more after so many polls.
+pub(super) fn unpolled(
+    chance: &mut Rng,
+    names: &[Shared],
+    at: usize,
+    polls: impl FnOnce(&mut Rng) -> Option<u32>,
+) -> Act {
     let section = one(chance, names, at);
     Act::Section(Section {
         ask: Ask::Wait,
@@ -160,7 +171,7 @@ fn idle(chance: &mut Rng, names: &[Shared], at: usize, task: usize) -> Act {
         ending: Ending::Unlock,
         care: Care {
             dropped: None,
-            unpolled: (task < 8 && odds(chance, 70)).then(|| (chance.u32(1..3), 20_000)),
+            unpolled: polls(chance).map(|polls| (polls, 20_000)),
         },
         ..section
     })
