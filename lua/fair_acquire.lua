@@ -74,12 +74,7 @@ end
 
 -- Removes the line of this client. The place of the owner goes with the last client that waits for it.
 local function leave()
-  redis.call('HDEL', KEYS[5], ARGV[1])
-  if others ~= '' then
-    redis.call('HSET', KEYS[5], ARGV[1], others)
-  else
-    take_out(ARGV[1], places[1] or '', now)
-  end
+  leave_to(others, ARGV[1], places[1] or '', now)
 end
 
 -- The owner holds the lock already: in another client, or by this very acquisition if the call is repeated. Raises the

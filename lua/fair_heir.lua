@@ -9,12 +9,7 @@ local function leave(field, places, line)
       others = others .. alive(other, now)
     end
   end
-  redis.call('HDEL', KEYS[5], field)
-  if others ~= '' then
-    redis.call('HSET', KEYS[5], field, others)
-  else
-    take_out(field, places, now)
-  end
+  leave_to(others, field, places, now)
 end
 
 -- Tells the first in the queue, if there is one, that the lock is free. Returns the error if publishing is refused.

@@ -1,8 +1,6 @@
 -- Keeps places of ours alive for Redisson, by their scores. Prepended to the scripts that keep places, behind
 -- fair_place.
 
-local DAY = 86400000
-
 -- Returns what scores are computed from in this call; `ttl` is that of the lock. Redisson is to take a place of ours
 -- for dead only when the lock's TTL and the worth of the place have passed, and STALE in addition, since the place is
 -- asked for only now and then.
@@ -59,13 +57,5 @@ end
 
 local function put(by, field, score)
   return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, by.now + 30 * DAY)), field)
-end
-
--- Gives the queue's keys the same end, so that none of them expires before the others.
-local function outlive(now)
-  local ends = string.format('%.0f', now + 2 * DAY)
-  for i = 3, 5 do
-    redis.call('PEXPIREAT', KEYS[i], ends)
-  end
 end
 

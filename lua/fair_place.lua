@@ -8,6 +8,7 @@
 -- In milliseconds: how long a place stands without being asked for; how long it does so in all while its client gives
 -- signs of life; and the least time that a Redisson waiter is left to acquire the lock.
 local STALE, KEPT, GRACE = 3000, 60000, 5000
+local DAY = 86400000
 
 -- Returns the client to which a line belongs.
 local function client_of(line)
@@ -91,6 +92,21 @@ local function bring_nearer(at, less, now)
   end
 end
 
+-- Gives the queue's keys the same end, so that none of them expires before the others.
+local function outlive(now)
+  local ends = string.format('%.0f', now + 2 * DAY)
+  for i = 3, 5 do
+    redis.call('PEXPIREAT', KEYS[i], ends)
+  end
+end
+
+-- Replaces the lines of a place. Writes over them: a hash that is empty for a moment has no end any more.
+local function set_lines(field, lines, now)
+  -- A server that is out of memory refuses a script only at its first write, and never refuses a PEXPIREAT.
+  outlive(now)
+  redis.call('HSET', KEYS[5], field, lines)
+end
+
 -- Takes a place out of the queue, and lowers the scores behind it if a Redisson waiter can be in the queue.
 local function take_out(field, lines, now)
   local last, at = redis.call('LINDEX', KEYS[3], -1), nil
@@ -102,6 +118,15 @@ local function take_out(field, lines, now)
   if at then
     bring_nearer(at, worth_of(lines), now)
   end
+end
+
+-- Leaves a place only the lines of others. The place goes with its last line.
+local function leave_to(others, field, lines, now)
+  if others ~= '' then
+    return set_lines(field, others, now)
+  end
+  redis.call('HDEL', KEYS[5], field)
+  take_out(field, lines, now)
 end
 
 -- Takes out the dead places at the front. Returns the first in the queue, and the live lines of its place; the place of
@@ -136,8 +161,7 @@ local function first(now, worth, own)
     if living ~= '' then
       bring_nearer(0, gone, now)
       if asked > now then
-        redis.call('HDEL', KEYS[5], field)
-        redis.call('HSET', KEYS[5], field, living)
+        set_lines(field, living, now)
         redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
       end
       return field, living

@@ -281,10 +281,37 @@ fn the_queue_ends_in_one_piece() {
     bench.wait(&a);
     for _ in 0..2 {
         bench.wait(&b);
-        let left = [QUEUE, SCORES, PLACES].map(|key| bench.probe.pttl(key));
-        assert!(left[0] > 2 * DAY - 5_000, "{left:?}");
-        assert!(left.iter().all(|ms| left[0] - ms < 1_000), "{left:?}");
+        ends_in_one_piece(&mut bench);
     }
+}
+
+#[test]
+fn the_only_place_loses_a_line_and_keeps_its_end() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    let (here, there) = (Hold::named(HERE, "both", 3), Hold::named(THERE, "both", 4));
+    for hold in [&a, &here, &there] {
+        bench.wait(hold);
+    }
+    assert_eq!(bench.release(&here), absent(), "gives up");
+    ends_in_one_piece(&mut bench);
+
+    bench.wait(&here);
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.wait(&there), "granted");
+    ends_in_one_piece(&mut bench);
+
+    // After a clock was set back, it has another date.
+    bench.probe.command(&["DEL", "k"]);
+    bench.age(&here, -10_000);
+    assert_eq!(bench.acquire(&b, "try"), answer("busy", -2));
+    ends_in_one_piece(&mut bench);
+}
+
+fn ends_in_one_piece(bench: &mut Bench) {
+    let left = [QUEUE, SCORES, PLACES].map(|key| bench.probe.pttl(key));
+    assert!(left[0] > 2 * DAY - 5_000, "{left:?}");
+    assert!(left.iter().all(|ms| left[0] - ms < 1_000), "{left:?}");
 }
 
 #[test]
