@@ -261,6 +261,11 @@ impl Judge {
         self.tried.clear();
     }
 
+    /// Notes that the last faults end, and connections with them.
+    pub fn healed(&mut self) {
+        self.disturbed = self.disturbed.max(Some(now()));
+    }
+
     /// Notes that a server lost data of a name, or no longer counts for it.
     pub fn server_forgot(&mut self, name: usize) {
         let known = &mut self.names[name];
@@ -315,6 +320,7 @@ impl Judge {
     /// Notes that a process was killed, with all its holds and calls.
     pub fn killed(&mut self, process: usize) {
         self.paused.remove(&process);
+        self.said.retain(|(one, ..), _| *one != process);
         self.outages.remove(&process);
         self.connected.remove(&process);
         let calls = std::mem::take(&mut self.calls);

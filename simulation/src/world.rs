@@ -162,6 +162,7 @@ impl World {
         self.go_on_with_takeover(true);
         if !plan.events.is_empty() {
             self.network.heal();
+            judge(Judge::healed);
         }
         IS_OVER.set(true);
         let patience = now() + PATIENCE;

@@ -114,7 +114,9 @@ impl Judge {
         }
         if !is_nested {
             self.overtake(name, since);
-            if reads {
+            // A named owner may have joined a hold that has ended since.
+            let may_have_joined = is_named(owner) && self.names[name].parted >= since;
+            if reads && !may_have_joined {
                 self.overtake_writer(name, since);
             }
         }
@@ -334,10 +336,12 @@ impl Judge {
             let free = &mut self.names[one.name].free;
             *free = (*free).max(now());
         }
-        // What a server said within the last moments counts for a reader.
+        // What a server said within the last moments counts for a reader. A release that is sent again may find that it
+        // was carried out.
         let was_wiped = |one: &Parted| {
             let wiped = self.names[one.name].wiped;
-            wiped.is_some_and(|wiped| one.began < wiped && wiped + SEEN_FOR < one.ended)
+            let is_calm = self.plan().weather == "servers" && self.disturbed < Some(one.ended);
+            is_calm && wiped.is_some_and(|wiped| one.began < wiped && wiped + SEEN_FOR < one.ended)
         };
         let wiped = parted.iter().find(|one| was_wiped(one));
         if result.is_ok()

@@ -48,9 +48,10 @@ impl Judge {
                 } else {
                     // The turn of Redisson's clients has no position.
                     let moved = ours(&before).position(|one| !after.contains(one));
-                    // Those behind the third learn it in their turn.
+                    // Those behind the third learn it in their turn, and that turn is one of the three.
+                    let ahead = usize::from(before.first().is_some_and(|first| first == FOREIGN));
                     let moved = moved
-                        .filter(|at| *at < 3)
+                        .filter(|at| at + ahead < 3)
                         .and_then(|at| ours(&after).nth(at));
                     let lasts = left.max(TURNS);
                     untold(moved, told, "it moved up").or_else(|| lasting(told, lasts))
