@@ -193,6 +193,7 @@ impl First<'_> {
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
         self.hears = waiter.is_in_turn() && !self.is_untold;
         let mode = self.mode();
+        let placed = self.local.turns(|turns| turns.placed);
         let sent = BootInstant::now();
         let attempted = self.attempt.send(mode).await;
         if matches!(attempted, Ok(Attempted::Granted(_) | Attempted::Busy(_))) {
@@ -205,12 +206,13 @@ impl First<'_> {
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             // Plain locks are not passed on, but calls in a row here must not keep others out. So each grant to a call
             // that has waited for a hold of this process counts like a handoff.
-            let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.local.turns(|turns| {
-                // A named owner that joined its hold in another process may keep the place in the turn order. Any other
-                // grant ends it.
-                turns.is_placed &= self.request.owner.is_named();
-                turns.count(follows);
+                // A named owner that joined its hold in another process may keep the place in the turn order, and a
+                // request of another call behind this one may bring another. Any other grant ends it.
+                if !self.request.owner.is_named() && turns.placed == placed {
+                    turns.placed = 0;
+                }
+                turns.count(waiter.is_in_succession() && !self.policy.reenters);
             });
         }
         attempted
@@ -236,7 +238,7 @@ impl First<'_> {
     /// request comes within one poll cap. The place lasts for two of them, and for a request that times out.
     fn in_turn(&self, within: Duration, hears: bool) -> AcquireMode {
         // Noted before the request is sent: even without an answer, this process may have a place.
-        self.local.turns(|turns| turns.is_placed = true);
+        self.local.turns(|turns| turns.placed += 1);
         let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
         AcquireMode::InTurn {
             lasts,
@@ -260,12 +262,10 @@ impl First<'_> {
         let policy = self.policy;
         let is_unheard = policy.listens && policy.takes_turns && !self.hears;
         let asks_in = || is_unheard.then(|| self.asks_in());
+        let standing = self.attempt.standing;
         BusyAnswer {
             ttl,
-            is_told_with_all: self
-                .attempt
-                .standing
-                .is_some_and(Standing::is_told_with_all),
+            is_told_with_all: standing.is_some_and(Standing::is_told_with_all),
             remind_in: self.attempt.reminder().or_else(asks_in),
         }
     }

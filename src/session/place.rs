@@ -95,10 +95,10 @@ impl<D> LocalLockRef<D> {
     /// Gives up this process's place in the turn order, if no call is left here that could use the turn. `leave` runs
     /// under the mutex, so a call that comes now asks behind it.
     ///
-    /// Called when a call has left the queue. Clears the flag, so the leave is sent once.
+    /// Called when a call has left the queue. Clears the count, so the leave is sent once.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
-        if state.queue.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
+        if state.queue.len() == 0 && std::mem::take(&mut state.turns.placed) > 0 {
             leave();
         }
     }

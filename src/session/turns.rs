@@ -32,10 +32,10 @@ pub(crate) struct Turns {
     ///
     /// Ends with the next grant here.
     yield_period: Option<YieldPeriod>,
-    /// Whether this process has a place in the turn order, or may have one.
+    /// How many requests may have given this process its place in the turn order. None if it has no place.
     ///
-    /// Set before the request that may create one, so that a leave is sent even if the answer is lost.
-    pub(crate) is_placed: bool,
+    /// Each is counted before it is sent, so that a leave is sent even if the answer is lost.
+    pub(crate) placed: u64,
     /// The round trip of the last request for the lock that a waiting call sent.
     ///
     /// The turn of this process has to last longer than that.

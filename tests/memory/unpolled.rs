@@ -346,3 +346,25 @@ async fn client_that_closes_gives_back_what_was_granted_to_a_call_that_nobody_po
     assert!(other.lock("job").try_lock().await.unwrap().is_some());
     assert_eq!(kind(unpolled.await), ErrorKind::Closed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn place_that_a_request_behind_the_grant_of_another_call_brings_is_given_up() {
+    let (server, client, other) = two().await;
+    let guard = other.lock("job").lock().await.unwrap();
+    let [first, second] = [(); 2].map(|()| stranger(&client.lock("job")));
+    let mut unpolled = begin(first.lock());
+    sleep(secs(10)).await;
+    let mut next = Box::pin(second.lock());
+    let held = timeout(secs(10), &mut next).await;
+    held.expect_err("held, and both wait at the front");
+    guard.unlock().await.unwrap();
+    assert!(!is_ready(&mut next, 1).await);
+    assert!(!is_ready(&mut unpolled, 1).await);
+    drop(unpolled);
+    next.await.unwrap().unlock().await.unwrap();
+    server.simulated().watch(|seen| {
+        let line = seen.stored("redlatch_turns:{job}");
+        assert!(line.is_none(), "{:?}", line.map(|line| line.parts));
+    });
+    assert!(!other.lock("job").is_locked().await.unwrap());
+}
