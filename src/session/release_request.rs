@@ -247,11 +247,8 @@ impl Releaser {
         for (release, _) in &mut releases {
             release.is_on_its_way = false;
         }
-        let answer = answered.inspect_err(|error| {
-            for (release, _) in &releases {
-                release.failed(error);
-            }
-        })?;
+        let failed = |error: &Error| releases.iter().for_each(|(one, _)| one.failed(error));
+        let answer = answered.inspect_err(failed)?;
         let AllReleased(outcomes) = AllReleased::decode(&answer.reply, releases.len())?;
         for ((release, was_held), released) in releases.into_iter().zip(outcomes) {
             *was_held = self.answered(&release, released, &answer);
@@ -325,6 +322,10 @@ impl Releaser {
         // An earlier send may have gone unanswered. The lease had not expired when the hold was given back, so the
         // server still had the hold, and this release removed it.
         let was_held = is_done || answer.repeated || hold.record.is_in_doubt();
+        if was_held && !is_done {
+            // The answer that was lost may have named a waiter here that has the lock now.
+            self.grants.tell_all(&hold.key().local_key());
+        }
         release.tell(&Ok(was_held));
         was_held
     }

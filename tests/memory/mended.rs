@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::FutureExt;
-use redlatch::{Error, LockGuard, MemoryServer, Owner, ReadWriteLock, RedLock};
+use redlatch::{Error, LockGuard, MemoryServer, MultiLock, Owner, ReadWriteLock, RedLock};
 use redlatch_testkit::script;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::{sleep, timeout};
@@ -51,6 +51,25 @@ async fn news_of_a_grant_that_is_read_late_gives_nothing_back() {
     unlocking.await.unwrap();
     sleep(millis(100)).await;
     assert_eq!(given_back.load(Relaxed), 0);
+}
+
+/// Without the answer, the next sign of life would find out.
+#[tokio::test(start_paused = true)]
+async fn release_whose_caller_was_dropped_grants_the_next_here_before_the_next_sign() {
+    let (_server, client, _other) = two().await;
+    for other in [None, Some("other")] {
+        let names = ["job"].into_iter().chain(other);
+        let guard = MultiLock::new(names.map(|name| client.fair_lock(name)))
+            .lock()
+            .await;
+        let guard = guard.unwrap();
+        let next = client.fair_lock("job").owned_by(&Owner::unique());
+        let next = tokio::spawn(async move { next.lock().await });
+        sleep(millis(10)).await;
+        drop(begin(guard.unlock()));
+        let next = timeout(millis(100), next).await.expect("told").unwrap();
+        next.unwrap().unlock().await.unwrap();
+    }
 }
 
 /// As after a failover to a replica that did not know that the call had ended.
