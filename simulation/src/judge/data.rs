@@ -182,9 +182,13 @@ impl Judge {
             keys.collect::<Vec<_>>()
         };
         let counted = keys(lock);
-        let beyond = keys(stood.lock.as_ref())
-            .into_iter()
-            .find(|key| !counted.contains(key) && seen.stored(key).is_some());
+        // What has ended by now may still be there.
+        let mut stands = |key: &String| {
+            let ends = seen.stored(key).map(|level| level.ends.unwrap_or(u64::MAX));
+            ends.is_some_and(|ends| ends > seen.now + BLUR)
+        };
+        let mut before = keys(stood.lock.as_ref()).into_iter();
+        let beyond = before.find(|key| !counted.contains(key) && stands(key));
         let ends = counted
             .iter()
             .filter_map(|key| seen.stored(key)?.ends)

@@ -114,9 +114,8 @@ impl Judge {
         }
         if !is_nested {
             self.overtake(name, since);
-            // A named owner may have joined a hold that has ended since.
-            let may_have_joined = is_named(owner) && self.names[name].parted >= since;
-            if reads && !may_have_joined {
+            // A named owner may have joined a hold that has ended since, or the writer itself.
+            if reads && !is_named(owner) {
                 self.overtake_writer(name, since);
             }
         }
