@@ -1,6 +1,9 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::FutureExt;
 use redlatch::config::{Protocol, ReleaseBy};
@@ -37,6 +40,43 @@ async fn re_entry_that_a_silent_server_does_not_answer_says_so() {
     server.stop_answering();
     let error = lock.try_lock().await.unwrap_err();
     assert!(error.to_string().contains("did not answer"), "{error}");
+}
+
+/// A replica that has lost its primary, at the address where a primary was.
+#[tokio::test(start_paused = true)]
+async fn replica_without_its_primary_is_left_for_a_new_connection() {
+    for code in ["MASTERDOWN Link with MASTER is down", "READONLY"] {
+        let (server, client, _other) = two().await;
+        let lock = client.lock("job");
+        assert!(lock.try_lock().await.unwrap().is_some());
+        // A connection is used for a while.
+        sleep(secs(2)).await;
+        server.simulated().refuse(Some(code));
+        let dialled = Arc::new(AtomicUsize::new(0));
+        let counted = dialled.clone();
+        server.simulated().watch(move |seen| {
+            let is_dialled = seen.words[0] == b"HELLO" && seen.told.is_some();
+            counted.fetch_add(usize::from(is_dialled), Relaxed);
+        });
+        assert_eq!(kind(lock.try_lock().await), ErrorKind::Backend);
+        server.simulated().refuse(None);
+        assert!(lock.try_lock().await.unwrap().is_some());
+        assert_eq!(dialled.load(Relaxed), 1, "{code}");
+    }
+}
+
+/// The server knows for two minutes that it has carried out a change.
+#[tokio::test(start_paused = true)]
+async fn changes_of_counters_are_not_sent_again_for_as_long_as_other_requests() {
+    let server = MemoryServer::new();
+    let builder = Client::builder().config(server.config());
+    let builder = builder.command_timeout(secs(300));
+    let client = builder.build().await.unwrap();
+    let latch = client.latch("job");
+    assert!(latch.try_set_count(3).await.unwrap());
+    server.stop_answering();
+    let counting = timeout(secs(21), latch.count_down()).await;
+    assert_eq!(kind(counting.expect("ends")), ErrorKind::Timeout);
 }
 
 /// Returns a client that holds this many locks. A server is asked about 2,000 at a time. All are renewed after 1.6 to 2

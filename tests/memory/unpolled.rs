@@ -362,9 +362,6 @@ async fn place_that_a_request_behind_the_grant_of_another_call_brings_is_given_u
     assert!(!is_ready(&mut unpolled, 1).await);
     drop(unpolled);
     next.await.unwrap().unlock().await.unwrap();
-    server.simulated().watch(|seen| {
-        let line = seen.stored("redlatch_turns:{job}");
-        assert!(line.is_none(), "{:?}", line.map(|line| line.parts));
-    });
-    assert!(!other.lock("job").is_locked().await.unwrap());
+    let line = server.simulated().stored("redlatch_turns:{job}");
+    assert!(line.is_none(), "{:?}", line.map(|line| line.parts));
 }
