@@ -99,8 +99,11 @@ impl AcquireRequest {
                         self.client.tally.reentered((&self.kind).into(), name);
                         return Ok(Some(guard));
                     }
-                    // The hold has ended in the meantime; there may be a newer one.
-                    Ok(None) => continue,
+                    // The hold has ended in the meantime; there may be a newer one, if there is time.
+                    Ok(None) => match wait.overdue(BootInstant::now()) {
+                        late if late.is_zero() || wait.is_single_attempt() => continue,
+                        _ => return self.client.gave_up(self.name.key()),
+                    },
                     Err(error) => error,
                 };
                 Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
@@ -148,7 +151,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Re-enters a hold. A single attempt may have waited for others before, and takes the time of one request in all.
+    /// Re-enters a hold. The call may have waited for others beyond its limit, and takes the time of one request more in
+    /// all.
     async fn reenter_in_time(
         &self,
         local: &LocalLock,
@@ -156,11 +160,8 @@ impl AcquireRequest {
         wait: &Wait,
     ) -> Result<Option<LockGuard>, Error> {
         let reentered = Box::pin(self.reenter(local, hold));
-        if !wait.is_single_attempt() {
-            return reentered.await;
-        }
         // A little more, so that a request that goes unanswered says so itself.
-        let left = hold.left_after(wait.waited(BootInstant::now())) + SHORTEST_TIMEOUT;
+        let left = hold.left_after(wait.overdue(BootInstant::now())) + SHORTEST_TIMEOUT;
         timeout(left, reentered).await.unwrap_or_else(|late| {
             let text = "the lock was not re-entered within the time of one request";
             let error = Error::new(ErrorKind::Timeout, text).unanswered();

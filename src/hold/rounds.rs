@@ -36,7 +36,7 @@ use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
 use crate::protocol::quorum::majority;
-use crate::protocol::wait::{RequestFailure, Step, Wait, WakeSource};
+use crate::protocol::wait::{Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::session::LocalLock;
 use crate::session::hub::Subscription;
@@ -289,7 +289,7 @@ impl Rounds<'_> {
                 }
                 wait.abstained(now, left)
             }
-            None => wait.failed(now, RequestFailure::Unanswered, None),
+            None => wait.failed(now, false, None),
         };
         match step {
             Step::Park(at_most) => Ok(Asked::Later(at_most)),

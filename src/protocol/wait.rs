@@ -64,14 +64,6 @@ pub(crate) struct Wait {
     unanswered: Option<BootInstant>,
 }
 
-/// How a request has failed in a way that may pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestFailure {
-    Refused,
-    /// There was no answer in time.
-    Unanswered,
-}
-
 /// What the call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -114,6 +106,15 @@ impl Wait {
         self.deadline == Deadline::Once
     }
 
+    /// Returns for how long the call has gone on beyond its limit. It takes the time of one request more, at most.
+    pub(crate) fn overdue(&self, now: BootInstant) -> Duration {
+        match self.deadline {
+            Deadline::Never => Duration::ZERO,
+            Deadline::Once => self.waited(now),
+            Deadline::At(end) => end.until(now),
+        }
+    }
+
     pub(crate) fn started(&self) -> BootInstant {
         self.started
     }
@@ -146,17 +147,14 @@ impl Wait {
         self.clamp(now, park)
     }
 
-    /// Handles a request that failed. `silence` is the instant at which the server fell silent, if it is silent now.
+    /// Handles a request that failed in a way that may pass: it was refused, or not answered in time. `silence` is the instant at which the server fell silent, if it is silent now.
     pub(crate) fn failed(
         &mut self,
         now: BootInstant,
-        failure: RequestFailure,
+        is_refused: bool,
         silence: Option<BootInstant>,
     ) -> Step {
-        self.unanswered = match failure {
-            RequestFailure::Refused => None,
-            RequestFailure::Unanswered => self.unanswered.or(Some(now)),
-        };
+        self.unanswered = (!is_refused).then(|| self.unanswered.unwrap_or(now));
         let since = [self.unanswered, silence].into_iter().flatten().min();
         if self.is_out_of_patience(now, since) {
             return Step::GiveUp;
@@ -252,11 +250,11 @@ mod tests {
             let now = start.plus(Duration::from_millis(at));
             let mut decision = Wait::new(start, Deadline::Never, PATIENCE, MESSAGES);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
-            prop_assert!(matches!(decision.failed(now, RequestFailure::Refused, None), Step::Park(_)), "a server that answers is waited for");
+            prop_assert!(matches!(decision.failed(now, true, None), Step::Park(_)), "a server that answers is waited for");
 
             let since = BootInstant::from_millis(now.millis().saturating_sub(silent_for));
             let endured = since.max(start).until(now);
-            let gave_up = decision.failed(now, RequestFailure::Refused, Some(since)) == Step::GiveUp;
+            let gave_up = decision.failed(now, true, Some(since)) == Step::GiveUp;
             prop_assert_eq!(gave_up, endured >= PATIENCE);
             prop_assert_eq!(decision.in_queue(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
         }
@@ -266,18 +264,18 @@ mod tests {
             let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
-                let Step::Park(pause) = decision.failed(moment(1), RequestFailure::Refused, None) else { panic!("gave up") };
+                let Step::Park(pause) = decision.failed(moment(1), true, None) else { panic!("gave up") };
                 prop_assert!(pause >= last && pause <= LONGEST_PAUSE && pause >= FIRST_PAUSE);
                 last = pause;
             }
             decision.busy(moment(2), Ttl::Never, 0.0);
-            prop_assert_eq!(decision.failed(moment(3), RequestFailure::Refused, None), Step::Park(FIRST_PAUSE));
+            prop_assert_eq!(decision.failed(moment(3), true, None), Step::Park(FIRST_PAUSE));
         }
     }
 
     #[test]
     fn a_wait_without_limit_gives_up_on_answers_that_are_always_too_late() {
-        let late = RequestFailure::Unanswered;
+        let late = false;
         let end = moment(PATIENCE.as_millis() as u64 + 5);
         let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
         let mut answered = decision.clone();
@@ -298,7 +296,7 @@ mod tests {
             "one was answered"
         );
         answered.failed(moment(6), late, None);
-        answered.failed(moment(7), RequestFailure::Refused, None);
+        answered.failed(moment(7), true, None);
         assert!(
             matches!(answered.failed(end, late, None), Step::Park(_)),
             "one was refused"
@@ -321,10 +319,7 @@ mod tests {
     fn one_attempt_never_parks() {
         let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, MESSAGES);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
-        assert_eq!(
-            decision.failed(moment(0), RequestFailure::Refused, None),
-            Step::GiveUp
-        );
+        assert_eq!(decision.failed(moment(0), true, None), Step::GiveUp);
     }
 
     #[test]

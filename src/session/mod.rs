@@ -77,7 +77,7 @@ use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
 use crate::protocol::script::Call;
-use crate::protocol::wait::{RequestFailure, Step, Wait};
+use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
 use hub::Hub;
@@ -338,15 +338,17 @@ impl Session {
         if !error.is_passing() {
             return Err(error);
         }
-        let failure = match error.is_refusal() {
-            true => RequestFailure::Refused,
-            false => RequestFailure::Unanswered,
-        };
         let silence = self.backend.silence(key).map(|(since, _)| since);
-        match wait.failed(BootInstant::now(), failure, silence) {
+        match wait.failed(BootInstant::now(), error.is_refusal(), silence) {
             Step::Park(pause) => self.unless_closed(sleep(pause)).await,
             Step::GiveUp => Err(error),
         }
+    }
+
+    /// Returns what a call returns for which there is no time left: an error if the server is silent.
+    pub(crate) fn gave_up<T>(&self, key: &str) -> Result<Option<T>, Error> {
+        let silence = self.backend.silence(key);
+        silence.map_or(Ok(None), |(_, error)| Err(error))
     }
 
     /// Waits, without a request to a server, for this call's turn behind other calls of this process. Returns `None` if
