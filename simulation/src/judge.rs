@@ -126,6 +126,8 @@ pub struct Parted {
     /// When that was.
     ended: u64,
     reads: bool,
+    /// Whether the server cannot tell it from another hold of its owner.
+    is_alike: bool,
 }
 
 #[derive(Default)]

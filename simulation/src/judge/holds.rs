@@ -315,6 +315,7 @@ impl Judge {
             is_overtaken: hold.is_overtaken,
             ended: now(),
             reads: hold.reads,
+            is_alike: self.plan().names[hold.name].kind == Kind::Plain && is_named(&hold.owner),
         })
     }
 
@@ -407,6 +408,10 @@ impl Judge {
     pub fn left(&mut self, process: usize, parted: &Parted) {
         self.may_lose(process);
         self.owed(parted.name);
+        if parted.is_alike {
+            // It is sent again, and may end the next hold.
+            self.names[parted.name].forced = Some(now());
+        }
     }
 
     /// Judges the loss that a guard reported.
