@@ -152,7 +152,9 @@ local function first(now, worth, own)
     local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
     if score > now then
       if worth and score > now + worth then
-        redis.call('ZREM', KEYS[4], field)
+        -- Removes nothing. A server that is out of memory refuses a script only at its first write, and never an HDEL;
+        -- scores that are empty for a moment would have no end any more.
+        redis.call('HDEL', KEYS[5], field)
         redis.call('ZADD', KEYS[4], string.format('%.0f', now + worth), field)
       end
       return field

@@ -57,7 +57,7 @@ elseif missing == 1 then
 end
 local is_raised = lease > 0 and raise_leases(KEYS[1], mine, lease)
 if missing > 0 then
-  redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease))
+  redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease, 1))
 elseif not is_raised then
   ensure_primary()
 end

@@ -301,3 +301,17 @@ fn entries_of_redisson_are_judged_by_its_own_rule() {
     assert_eq!(bench.wait(&holder), "granted");
     assert_eq!(bench.probe.keys(), ["k"]);
 }
+
+#[test]
+fn scores_keep_their_end_when_the_only_waiter_is_redissons() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&a);
+    bench.enqueue_java(JAVA, 2 * PLACE);
+    bench.wait(&b);
+    bench.release(&b);
+    assert_eq!(bench.queue(), [JAVA]);
+    bench.release(&a);
+    assert!(bench.distance(JAVA) <= PLACE);
+    assert!(bench.probe.pttl(SCORES) > DAY);
+}
