@@ -38,6 +38,8 @@ use crate::protocol::waiter::Listening;
 
 /// The shortest time between two warnings that messages may not arrive.
 const DEAF_APART: Duration = Duration::from_secs(5);
+/// How many channels are asked for before the server has to answer: it may take a while for more.
+const MOST_AT_ONCE: usize = 1_024;
 
 /// The channels that this process listens to, and the subscribers that do so.
 #[derive(Debug)]
@@ -224,12 +226,13 @@ impl Hub {
         new
     }
 
-    /// Returns the channels of a server that need a SUBSCRIBE, and marks them as asked. The caller sends the commands.
+    /// Returns channels of a server that need a SUBSCRIBE, and marks them as asked. The caller sends the commands.
     /// If that fails, [`deafen`](Self::deafen) has to clear the marks.
     pub(super) fn take_unasked(&self, node: &Node) -> Vec<Arc<str>> {
         let mut state = self.lock();
         let unasked = state.on(node).filter(|(_, channel)| !channel.asked);
         unasked
+            .take(MOST_AT_ONCE)
             .map(|(name, channel)| {
                 channel.asked = true;
                 name.clone()

@@ -27,7 +27,7 @@ use super::connection::{ConnectionShared, PreviousConnection, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
 use super::identity::Living;
-use super::link::{ConnectionId, Link};
+use super::link::{ConnectionId, INBOX, Link};
 use super::meter::OpenConnection;
 use super::resp::{self, Said, WireRequest};
 use super::socket::Socket;
@@ -59,11 +59,6 @@ const GREETED: usize = 16;
 
 /// How long a connection has to be open until it counts as lasting, and until it may be replaced.
 const LASTED: Duration = Duration::from_secs(1);
-
-/// The space in bytes that is reserved for replies before they arrive.
-///
-/// More is reserved while a longer reply arrives.
-const INBOX: usize = 16 << 10;
 
 /// Declares the connection over when its task is dropped, for whatever reason, so that no caller waits for it.
 ///

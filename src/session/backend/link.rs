@@ -9,6 +9,10 @@ use super::resp::{self, Heard, Said, Version, WireRequest};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 
+/// The space in bytes that is reserved for replies before they arrive.
+///
+/// More is reserved while a longer reply arrives.
+pub(super) const INBOX: usize = 16 << 10;
 /// The first bytes that a server with TLS sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
@@ -68,7 +72,7 @@ impl Link {
             place,
             connection_id: None,
             due: None,
-            arrived: BytesMut::new(),
+            arrived: BytesMut::with_capacity(INBOX),
         }
     }
 

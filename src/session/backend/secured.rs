@@ -48,7 +48,7 @@ impl Secured {
         let session = TlsSession {
             tls,
             begun: 0,
-            arrived: BytesMut::new(),
+            arrived: BytesMut::with_capacity(RECORD),
         };
         let secured = Self {
             socket,
@@ -167,8 +167,10 @@ impl TlsSession {
             self.arrived.clear();
         }
         let processed = self.tls.process_new_packets().map_err(|error| {
-            // Tells the server why, if that is possible now.
-            self.flush(socket).ok();
+            // Tells the server why, unless a request would get there with it that counts as unsent.
+            if self.begun == 0 {
+                self.flush(socket).ok();
+            }
             io::Error::new(io::ErrorKind::InvalidData, error)
         });
         Poll::Ready(processed.map(|_| taken))

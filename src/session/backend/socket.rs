@@ -174,6 +174,8 @@ impl Socket for Opened {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         self.progress.is_blocked.store(false, Ordering::Release);
+        // Another task may have found it blocked during the poll.
+        self.progress.writer.wake();
         match written {
             Ok(0) if !bytes.is_empty() => Err(io::ErrorKind::WriteZero.into()),
             written => written,
