@@ -149,11 +149,12 @@ impl Pool {
         let mut wait = self.counter.wait(deadline);
         let once = wait.is_single_attempt();
         let line = client.local_locks.enter(name.local_key(Users::Permits));
-        if line.in_queue() == 0 {
+        while line.in_queue() == 0 {
             match take.run().await {
                 Ok(Asked::Ready(taken)) => return Ok(Some(taken)),
+                Ok(Asked::Yielded) => continue,
                 Err(error) if once || !error.is_passing() => return Err(error),
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => break,
             }
         }
         if once {

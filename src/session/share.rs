@@ -110,9 +110,13 @@ impl Owed for Share {
         let are_ahead = || {
             let (local, now) = (self.local.lock(), BootInstant::now());
             // The next writer waits for the answer, which says whether others go first.
-            let is_awaited = || local.turns.is_wanted_elsewhere(now);
-            let is_writer = matches!(self.hold.key().kind, Kind::Write(_));
-            local.outgoing.are_ahead() && !(is_writer && is_awaited())
+            let is_awaited = match self.hold.key().kind {
+                Kind::Write(_) => local.turns.is_wanted_elsewhere(now),
+                // The answer may name a call of this process that has the lock now.
+                Kind::Fair(_) => self.releaser.grants.standing(&self.hold.key().local_key()) > 0,
+                _ => false,
+            };
+            local.outgoing.are_ahead() && !is_awaited
         };
         let holds = std::slice::from_ref(&self.hold);
         let released = self.releaser.polled(release, holds, are_ahead).await;

@@ -56,6 +56,19 @@ macro_rules! unpolled_calls {
 }
 
 #[tokio::test(start_paused = true)]
+async fn single_attempt_whose_permit_was_given_back_while_nobody_polled_it_asks_again() {
+    let (_server, client, _other) = two().await;
+    let semaphore = client.semaphore("s");
+    semaphore.try_set_permits(1).await.unwrap();
+    semaphore.acquire().await.unwrap().release().await.unwrap();
+    let mut unpolled = Box::pin(semaphore.try_acquire());
+    assert!(!is_ready(&mut unpolled));
+    sleep(secs(10)).await;
+    let permit = unpolled.await.unwrap();
+    permit.expect("free").release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn permits_of_a_call_that_nobody_polls_go_to_the_next_call() {
     unpolled_calls!(semaphore);
     unpolled_calls!(expirable_semaphore);
