@@ -15,7 +15,6 @@
 //! place in the local queue, and both are dropped with the future.
 
 use std::pin::pin;
-use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::consume_budget;
@@ -28,13 +27,12 @@ use super::place::{FrontOutcome, InQueue};
 use super::replication::acknowledged;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
-use crate::error::{Error, ErrorKind};
-use crate::options::{Deadline, SHORTEST_TIMEOUT};
+use crate::error::Error;
+use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::LocalLock;
-use crate::session::hold::Hold;
 use crate::session::place::Turn;
 use crate::session::share::Place;
 
@@ -63,9 +61,9 @@ impl AcquireRequest {
         self.client.ensure_open()?;
         // The wrapping future costs an allocation, so it is made only if the span is recorded or a long wait is logged.
         let acquired = match self.told_span() {
-            None => self.take(deadline).await,
+            None => self.take_in_time(deadline).await,
             Some(span) => {
-                let told = self.tell_if_long(|| self.local(), self.take(deadline));
+                let told = self.tell_if_long(|| self.local(), self.take_in_time(deadline));
                 Box::pin(told.instrument(span)).await
             }
         };
@@ -82,6 +80,14 @@ impl AcquireRequest {
         is_told.then_some(span)
     }
 
+    /// Several steps of a call may each take the time of a request. Beyond its limit, it takes that time once.
+    async fn take_in_time(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
+        match deadline {
+            Deadline::Never => self.take(deadline).await,
+            _ => self.within(deadline.left(), self.take(deadline)).await,
+        }
+    }
+
     /// Tries the ways to the lock until one of them brings a guard or the limit is reached.
     async fn take(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let (now, wake_source) = (BootInstant::now(), self.wake_source.clone());
@@ -93,17 +99,14 @@ impl AcquireRequest {
         loop {
             // A re-entry never waits behind other waiters, so it comes before the local queue.
             while let Some(hold) = self.own(&local) {
-                let error = match self.reenter_in_time(&local, &hold, &wait).await {
+                let error = match Box::pin(self.reenter(&local, &hold)).await {
                     Ok(Some(guard)) => {
                         let name = self.name.key();
                         self.client.tally.reentered((&self.kind).into(), name);
                         return Ok(Some(guard));
                     }
-                    // The hold has ended in the meantime; there may be a newer one, if there is time.
-                    Ok(None) => match wait.overdue(BootInstant::now()) {
-                        late if late.is_zero() || wait.is_single_attempt() => continue,
-                        _ => return self.client.gave_up(self.name.key()),
-                    },
+                    // The hold has ended in the meantime; there may be a newer one.
+                    Ok(None) => continue,
                     Err(error) => error,
                 };
                 Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
@@ -122,7 +125,7 @@ impl AcquireRequest {
                 }
             }
             let outcome = if wait.is_single_attempt() {
-                Box::pin(self.ask_once(&local, &wait)).await?
+                Box::pin(self.ask_once(&local)).await?
             } else if let WakeSource::ServerQueue { priority } = self.wake_source {
                 Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
@@ -149,24 +152,6 @@ impl AcquireRequest {
                 FrontOutcome::GaveUp => return Ok(None),
             }
         }
-    }
-
-    /// Re-enters a hold. The call may have waited for others beyond its limit, and takes the time of one request more in
-    /// all.
-    async fn reenter_in_time(
-        &self,
-        local: &LocalLock,
-        hold: &Arc<Hold>,
-        wait: &Wait,
-    ) -> Result<Option<LockGuard>, Error> {
-        let reentered = Box::pin(self.reenter(local, hold));
-        // A little more, so that a request that goes unanswered says so itself.
-        let left = hold.left_after(wait.overdue(BootInstant::now())) + SHORTEST_TIMEOUT;
-        timeout(left, reentered).await.unwrap_or_else(|late| {
-            let text = "the lock was not re-entered within the time of one request";
-            let error = Error::new(ErrorKind::Timeout, text).unanswered();
-            Err(error.about(self.name.key()).caused_by(late))
-        })
     }
 
     /// Waits for the front, with others ahead. The wait may end earlier: a named owner joins its hold in another
@@ -235,13 +220,10 @@ impl AcquireRequest {
     /// Attempts to acquire the lock once, next to the local queue: it may overtake the calls that wait here. If nobody
     /// polls it, what it was granted is released for them. It asks behind the releases of this process that are in
     /// flight.
-    async fn ask_once(&self, local: &LocalLock, wait: &Wait) -> Result<FrontOutcome, Error> {
+    async fn ask_once(&self, local: &LocalLock) -> Result<FrontOutcome, Error> {
         let beside = InQueue::beside(self, local);
         let mut attempt = Attempt::new(self, local).at(&beside);
-        // A re-entry of a hold that has ended may have taken a part of the time.
-        let left = attempt.left_of_call(wait.started());
-        let _asking = timeout(left, attempt.turn()).await.unwrap_or(Ok(None))?;
-        attempt.ends_with_call(wait.started());
+        let _asking = attempt.turn().await?;
         // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {
             return Ok(FrontOutcome::Reenter);

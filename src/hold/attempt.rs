@@ -232,16 +232,6 @@ impl<'a> Attempt<'a> {
         Ok(asking)
     }
 
-    /// Limits the next request so that a call that began at `began` takes the time of one request in all.
-    pub(crate) fn ends_with_call(&mut self, began: BootInstant) {
-        self.budget = self.budget.min(self.left_of_call(began));
-    }
-
-    /// Returns how much is left of the time of one request for a call that began at `began`.
-    pub(super) fn left_of_call(&self, began: BootInstant) -> Duration {
-        self.hold.left_after(began.until(BootInstant::now()))
-    }
-
     /// Sends the acquisition and handles its answer. If others went ahead because nobody polled this call, its `Undo`
     /// has run, and the attempt starts over with a fresh acquisition id.
     ///

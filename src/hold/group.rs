@@ -65,8 +65,27 @@ async fn gather(
     }
 }
 
-/// Acquires the locks, and checks that none was lost meanwhile.
+/// Acquires the locks, waits for the replicas of their servers, and checks that none was lost meanwhile.
 async fn complete(
+    gathering: Gathering,
+    deadline: Deadline,
+) -> Result<Option<Vec<LockGuard>>, Error> {
+    let members = gathering.members.clone();
+    let all = members[0]
+        .1
+        .within(deadline.left(), all(gathering, deadline));
+    let Some(guards) = all.await? else {
+        return Ok(None);
+    };
+    let guards = all_acknowledged(guards).await?;
+    match guards.iter().find(|guard| guard.is_lost()) {
+        Some(lost) => Err(lost.lost_error()),
+        None => Ok(Some(guards)),
+    }
+}
+
+/// Acquires the locks.
+async fn all(
     mut gathering: Gathering,
     deadline: Deadline,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
@@ -89,12 +108,7 @@ async fn complete(
         ensure_valid(&held).await?;
     }
     held.sort_by_key(|(at, _)| *at);
-    let guards = held.into_iter().map(|(_, guard)| guard).collect();
-    let guards = all_acknowledged(guards).await?;
-    match guards.iter().find(|guard| guard.is_lost()) {
-        Some(lost) => Err(lost.lost_error()),
-        None => Ok(Some(guards)),
-    }
+    Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
 }
 
 /// One of the locks, with its index in the set.
@@ -164,7 +178,7 @@ impl Gathering {
                 }
                 Batched::Busy(busy) => {
                     self.busy = at + busy;
-                    if deadline == Deadline::Once {
+                    if deadline.left().is_zero() {
                         return Ok(None);
                     }
                     // Next come the members before the busy one, then that one by itself.

@@ -26,6 +26,7 @@ use tracing::{Instrument, debug, debug_span};
 use super::attempt::{Attempt, Attempted, Polling};
 use super::quorum_hold::{LateJoin, QuorumHold};
 use super::request::AcquireRequest;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::loss::LossReason;
 use crate::name::Users;
@@ -221,10 +222,20 @@ impl QuorumAcquire {
         }
     }
 
+    /// Returns since when the others are no majority, if so many servers are silent.
+    pub(super) fn silent_since(&self) -> Option<BootInstant> {
+        let silences = self.requests.iter().filter_map(silence);
+        let mut silences: Vec<_> = silences.map(|(since, _)| since).collect();
+        silences.sort_unstable();
+        let speaking = self.requests.len() - majority(self.requests.len());
+        silences.get(speaking).copied()
+    }
+
     /// Returns, for each silent server, the reason not to ask it. So nobody waits for it, and no round leaves anything
     /// owed to it. If the others are no majority, all servers are asked.
     fn silent(&self) -> Vec<Option<Error>> {
-        let mut silent: Vec<_> = self.requests.iter().map(silence).collect();
+        let silences = self.requests.iter().map(silence);
+        let mut silent: Vec<_> = silences.map(|it| it.map(|(_, error)| error)).collect();
         let speaking = silent.iter().filter(|silence| silence.is_none()).count();
         if speaking < majority(self.requests.len()) {
             silent.fill(None);
@@ -272,7 +283,7 @@ impl QuorumAcquire {
             .requests
             .iter()
             .map(async |request| match silence(request) {
-                Some(error) => Err(error),
+                Some((_, error)) => Err(error),
                 None => request.client.server(request.name.key()).await,
             });
         let mut asked: FuturesUnordered<_> = asked.collect();
@@ -357,10 +368,27 @@ impl QuorumAcquire {
     }
 }
 
-/// Asks one server for its part of the lock. If this owner has that part already, and the server votes, re-enters it,
-/// whatever the other servers say. Can be dropped at any point: the attempt or the guard then gives everything back.
+/// Asks one server for its part of the lock, which takes the time of one request, and waits for its replicas. Can be
+/// dropped at any point: the attempt or the guard then gives everything back.
 async fn ask(
     request: AcquireRequest,
+    mode: AcquireMode,
+    longest: LeaseTime,
+) -> Result<Polling, Error> {
+    let part = take_part(&request, mode, longest);
+    match request.within(Duration::ZERO, part).await? {
+        Polling::Voted(Attempted::Granted(guard)) => {
+            let guard = guard.acknowledged().await?;
+            Ok(Polling::Voted(Attempted::Granted(guard)))
+        }
+        polling => Ok(polling),
+    }
+}
+
+/// Acquires a part of the lock. If this owner has it already, and the server votes, re-enters it, whatever the other
+/// servers say.
+async fn take_part(
+    request: &AcquireRequest,
     mode: AcquireMode,
     longest: LeaseTime,
 ) -> Result<Polling, Error> {
@@ -371,7 +399,7 @@ async fn ask(
             // The owner may have acquired it alone, from a server that does not vote. Once it has stood for the longest
             // lease, every grant from before it has ended. It counts from the request, which may have been on its way.
             if !hold.record.is_vote() && hold.held_for() < longest.get() + hold.timeout {
-                let mut attempt = Attempt::new(&request, &local);
+                let mut attempt = Attempt::new(request, &local);
                 let _asking = attempt.turn().await?;
                 let polling = attempt.poll(AcquireMode::JoinOnly, longest).await?;
                 if let Polling::Abstains(_) = polling {
@@ -380,26 +408,21 @@ async fn ask(
                 hold.record.voted();
             }
             if let Some(guard) = request.reenter(&local, &hold).await? {
-                let guard = guard.acknowledged().await?;
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
             // It has ended in the meantime, so it is requested like any other.
             continue;
         }
-        let mut attempt = Attempt::new(&request, &local);
+        let mut attempt = Attempt::new(request, &local);
         let asking = attempt.turn().await?;
         // Another call of this owner may have acquired this part while this one waited for its turn.
         if request.own(&local).is_none() {
             let polling = attempt.poll(mode, longest).await?;
             drop(asking);
-            return match polling {
-                Polling::Voted(Attempted::Granted(guard)) => {
-                    guard.hold.record.voted();
-                    let guard = guard.acknowledged().await?;
-                    Ok(Polling::Voted(Attempted::Granted(guard)))
-                }
-                polling => Ok(polling),
-            };
+            if let Polling::Voted(Attempted::Granted(guard)) = &polling {
+                guard.hold.record.voted();
+            }
+            return Ok(polling);
         }
     }
 }
@@ -433,8 +456,8 @@ pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<It
 type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
 /// Returns how the server of a request last failed, if it is silent.
-fn silence(request: &AcquireRequest) -> Option<Error> {
-    Some(request.client.backend.silence(request.name.key())?.1)
+fn silence(request: &AcquireRequest) -> Option<(BootInstant, Error)> {
+    request.client.backend.silence(request.name.key())
 }
 
 /// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release it. Dropping

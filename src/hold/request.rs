@@ -10,19 +10,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::Span;
 
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::label;
 use crate::name::LockName;
-use crate::options::{LeaseMode, Prefer};
+use crate::options::{LeaseMode, Prefer, SHORTEST_TIMEOUT};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::EPOCH_KEY;
 use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
 use crate::session::local_queue::Role;
+use crate::session::place::UNPOLLED;
 use crate::session::tally::OpenCall;
 use crate::session::{ClientHandle, LocalLock};
 use crate::stats::Counted;
@@ -217,6 +219,36 @@ impl AcquireRequest {
     /// Returns how long one request for this lock may take: several of them must fit into a lease.
     pub(crate) fn timeout(&self) -> Duration {
         self.client.settings.timeout(self.lease_mode.lease())
+    }
+
+    /// Does the work of a call, or fails once it has taken longer than what is `left` and the time of one request.
+    ///
+    /// Not an async function, which would keep the work twice.
+    pub(super) fn within<T>(
+        &self,
+        left: Duration,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> impl Future<Output = Result<T, Error>> {
+        let mut work = Box::pin(work);
+        // A little more, so that a request that goes unanswered says so itself.
+        let more = self.client.settings.command_timeout + SHORTEST_TIMEOUT;
+        async move {
+            let mut left = left.saturating_add(more);
+            loop {
+                let began = BootInstant::now();
+                let late = match timeout(left, work.as_mut()).await {
+                    Ok(done) => return done,
+                    Err(late) => late,
+                };
+                if began.until(BootInstant::now()) < left.saturating_add(UNPOLLED) {
+                    let text = "the servers did not answer within the time of one request";
+                    let error = Error::new(ErrorKind::Timeout, text).unanswered();
+                    return Err(error.about(self.name.key()).caused_by(late));
+                }
+                // Nobody polled the call meanwhile, so it may begin again.
+                left = more;
+            }
+        }
     }
 
     /// Returns how long the server may be silent before a wait without a limit gives up. With a fixed lease, which may

@@ -289,7 +289,7 @@ impl Rounds<'_> {
                 }
                 wait.abstained(now, left)
             }
-            None => wait.failed(now, false, None),
+            None => wait.failed(now, false, self.quorum_acquire.silent_since()),
         };
         match step {
             Step::Park(at_most) => Ok(Asked::Later(at_most)),

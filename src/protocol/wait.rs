@@ -106,15 +106,6 @@ impl Wait {
         self.deadline == Deadline::Once
     }
 
-    /// Returns for how long the call has gone on beyond its limit. It takes the time of one request more, at most.
-    pub(crate) fn overdue(&self, now: BootInstant) -> Duration {
-        match self.deadline {
-            Deadline::Never => Duration::ZERO,
-            Deadline::Once => self.waited(now),
-            Deadline::At(end) => end.until(now),
-        }
-    }
-
     pub(crate) fn started(&self) -> BootInstant {
         self.started
     }
@@ -156,7 +147,7 @@ impl Wait {
     ) -> Step {
         self.unanswered = (!is_refused).then(|| self.unanswered.unwrap_or(now));
         let since = [self.unanswered, silence].into_iter().flatten().min();
-        if self.is_out_of_patience(now, since) {
+        if self.patience_left(now, since).is_zero() {
             return Step::GiveUp;
         }
         let doubled = 2_u32.saturating_pow(self.failures);
@@ -177,15 +168,17 @@ impl Wait {
 
     /// Handles a call that waits in a queue and sends no requests itself. `silence` is as in [`failed`](Self::failed).
     pub(crate) fn in_queue(&self, now: BootInstant, silence: Option<BootInstant>) -> Step {
-        if self.is_out_of_patience(now, silence) {
-            return Step::GiveUp;
+        match self.patience_left(now, silence) {
+            Duration::ZERO => Step::GiveUp,
+            left => self.clamp(now, left),
         }
-        self.clamp(now, self.patience)
     }
 
-    fn is_out_of_patience(&self, now: BootInstant, since: Option<BootInstant>) -> bool {
-        let is_over = since.is_some_and(|it| it.max(self.started).until(now) >= self.patience);
-        self.deadline == Deadline::Never && is_over
+    /// Returns how much longer the servers may be silent, which is so since then.
+    fn patience_left(&self, now: BootInstant, since: Option<BootInstant>) -> Duration {
+        let since = since.filter(|_| self.deadline == Deadline::Never);
+        let endured = since.map(|since| since.max(self.started).until(now));
+        self.patience.saturating_sub(endured.unwrap_or_default())
     }
 
     /// Returns a park of this length, shortened to the time that is left, or [`Step::GiveUp`] if none is left.
@@ -271,6 +264,16 @@ mod tests {
             decision.busy(moment(2), Ttl::Never, 0.0);
             prop_assert_eq!(decision.failed(moment(3), true, None), Step::Park(FIRST_PAUSE));
         }
+    }
+
+    #[test]
+    fn a_wait_in_a_queue_ends_with_the_patience_for_a_silent_server() {
+        let wait = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
+        let since = Some(moment(1_000));
+        assert_eq!(wait.in_queue(moment(1_000), None), Step::Park(PATIENCE));
+        let left = Step::Park(Duration::from_secs(1));
+        assert_eq!(wait.in_queue(moment(30_000), since), left);
+        assert_eq!(wait.in_queue(moment(31_000), since), Step::GiveUp);
     }
 
     #[test]

@@ -458,12 +458,7 @@ impl Hold {
     /// Returns how much of the time of one request is left for work that began at `began`. Even after the longest wait
     /// for a turn, leaves enough for a distant server.
     pub(crate) fn time_left(&self, began: BootInstant) -> Duration {
-        let spent = began.until(BootInstant::now());
-        self.left_after(spent.min(self.longest_turn()))
-    }
-
-    /// Returns how much of the time of one request is left after so much of it, but never too little to send one.
-    pub(crate) fn left_after(&self, spent: Duration) -> Duration {
+        let spent = began.until(BootInstant::now()).min(self.longest_turn());
         SHORTEST_TIMEOUT.max(self.timeout.saturating_sub(spent))
     }
 

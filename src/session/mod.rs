@@ -345,12 +345,6 @@ impl Session {
         }
     }
 
-    /// Returns what a call returns for which there is no time left: an error if the server is silent.
-    pub(crate) fn gave_up<T>(&self, key: &str) -> Result<Option<T>, Error> {
-        let silence = self.backend.silence(key);
-        silence.map_or(Ok(None), |(_, error)| Err(error))
-    }
-
     /// Waits, without a request to a server, for this call's turn behind other calls of this process. Returns `None` if
     /// the turn does not come within the limit, or an error if the server of `name` is silent by then. A lock on
     /// several servers passes no name, since some of them may be silent. The caller pins `turn`: many calls wait here,

@@ -279,3 +279,40 @@ async fn callers_that_are_nearer_to_different_servers_do_not_split_the_votes_for
         passed.expect("one of them is first by enough").unwrap();
     }
 }
+
+/// Each request takes nearly as long as one may.
+#[tokio::test(start_paused = true)]
+async fn set_whose_servers_are_slow_ends_by_its_limit() {
+    let server = MemoryServer::new();
+    let (other, slow) = (client(&server).await, client_at(&server, millis(450)).await);
+    let _busy = other.lock("c").lock().await.unwrap();
+    let set = MultiLock::new(["a", "b", "c"].map(|name| slow.lock(name)));
+    for wait in [0, 1_000, 1_500, 2_000].map(millis) {
+        let asked = Instant::now();
+        set.try_lock_for(wait).await.ok();
+        let took = asked.elapsed();
+        assert!(took <= wait + millis(1_030), "{wait:?}: {took:?}");
+        sleep(secs(5)).await;
+    }
+}
+
+/// Those that stand in the local queue have learned nothing themselves.
+#[tokio::test(start_paused = true)]
+async fn each_call_for_a_red_lock_gives_up_one_lease_after_the_majority_fell_silent() {
+    let servers = [(); 3].map(|()| MemoryServer::new());
+    let settings = |it: ClientBuilder| it.trust_fresh_servers(true).watchdog_lease(secs(6));
+    let lock = red_lock(&clients(&servers, settings).await);
+    let held = lock.lock().await.unwrap();
+    let calls = [(); 5].map(|()| {
+        let lock = lock.clone().owned_by(&Owner::unique());
+        tokio::spawn(async move { lock.lock().await })
+    });
+    sleep(secs(1)).await;
+    servers[1..].iter().for_each(MemoryServer::stop_answering);
+    let silent = Instant::now();
+    drop(held);
+    for call in calls {
+        assert_eq!(kind(call.await.unwrap()), ErrorKind::Quorum);
+    }
+    assert!(silent.elapsed() < secs(18), "{:?}", silent.elapsed());
+}
