@@ -88,9 +88,9 @@ async fn calls_that_stand_behind_each_other_are_all_answered() {
     let builder = builder(proxy.url()).command_timeout(secs(1));
     let client = builder.build().await.unwrap();
     let guard = client.lock("k").lock().await.unwrap();
-    proxy.delay(millis(45));
-    let extended = (0..15).map(|_| guard.extend(secs(40)));
-    let reentered = (0..15).map(|_| async { guard.reenter().await?.unlock().await });
+    proxy.delay(millis(150));
+    let extended = (0..5).map(|_| guard.extend(secs(40)));
+    let reentered = (0..3).map(|_| async { guard.reenter().await?.unlock().await });
     let (extended, reentered) = tokio::join!(join_all(extended), join_all(reentered));
     for outcome in extended.into_iter().chain(reentered) {
         outcome.unwrap();
