@@ -138,7 +138,8 @@ impl Wait {
         self.clamp(now, park)
     }
 
-    /// Handles a request that failed in a way that may pass: it was refused, or not answered in time. `silence` is the instant at which the server fell silent, if it is silent now.
+    /// Handles a request that failed in a way that may pass: it was refused, or not answered in time. `silence` is the
+    /// instant at which the server fell silent, if it is silent now.
     pub(crate) fn failed(
         &mut self,
         now: BootInstant,
