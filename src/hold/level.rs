@@ -17,7 +17,6 @@
 //!    are more, the server says so and does nothing. They are then taken off, and the request is sent again.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::debug;
@@ -118,10 +117,6 @@ impl AcquireRequest {
     /// Meant for levels that were left without a guard, and for those of Redisson's clients.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.client.ensure_open()?;
-        Box::pin(self.within(Duration::ZERO, self.adopt_level())).await
-    }
-
-    async fn adopt_level(&self) -> Result<Option<LockGuard>, Error> {
         let local = self.local();
         if let Some(guard) = self.adopt_own(&local).await? {
             return Ok(Some(guard));
