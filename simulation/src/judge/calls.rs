@@ -202,7 +202,7 @@ impl Judge {
         let first = writers.min_by_key(|call| call.began);
         // The next writer takes the place of the first once it asks again.
         if let Some(call) = first
-            && call.began + MARKED < began
+            && call.began + MARKED + 10 * plan.delay.least < began
             && known.written <= call.began
         {
             let text = format!(

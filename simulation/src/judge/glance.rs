@@ -250,7 +250,10 @@ impl Judge {
     fn waited(&mut self, name: usize, patience: u64) {
         let ends = |kept: &Kept| kept.ends.map_or(kept.since, |ends| ends.max(kept.since));
         let free = self.names[name].kept.iter().map(ends).max().unwrap_or(0);
-        self.waits(name, free, patience);
+        // Nobody tells of the end of a level that was left, nor that its lease was cut.
+        let is_told = self.names[name].left.is_empty();
+        let late = if is_told { 0 } else { self.plan().poll_cap };
+        self.waits(name, free, patience + late);
     }
 
     /// Judges calls that have waited since this time for what is free.
