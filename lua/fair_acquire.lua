@@ -140,10 +140,8 @@ local front = places[1] and first(now, ttl == -2 and worth, ARGV[1])
 local may_stand = places[1] and (not mine or mine.priority == ARGV[6])
 local score = may_stand and score_of(by, ARGV[1], places[1], front == ARGV[1])
 if score then
-  outlive(now)
-  -- A server that is out of memory refuses a script only at its first write, and never refuses a PEXPIREAT.
+  set_lines(ARGV[1], others .. line(), now)
   put(by, ARGV[1], score)
-  redis.call('HSET', KEYS[5], ARGV[1], others .. line())
   if mine and mine.number == ARGV[3] then
     return {'waiting', is_foreign()}
   end
