@@ -1,8 +1,6 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::FutureExt;
@@ -14,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::probe::{acquiring, begin, kind, millis, passes, secs, stranger};
-use crate::{client, two};
+use crate::{client, counted, two};
 
 #[tokio::test(start_paused = true)]
 async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
@@ -52,12 +50,7 @@ async fn replica_without_its_primary_is_left_for_a_new_connection() {
         // A connection is used for a while.
         sleep(secs(2)).await;
         server.simulated().refuse(Some(code));
-        let dialled = Arc::new(AtomicUsize::new(0));
-        let counted = dialled.clone();
-        server.simulated().watch(move |seen| {
-            let is_dialled = seen.words[0] == b"HELLO" && seen.told.is_some();
-            counted.fetch_add(usize::from(is_dialled), Relaxed);
-        });
+        let dialled = counted(&server, |words| words[0] == b"HELLO");
         assert_eq!(kind(lock.try_lock().await), ErrorKind::Backend);
         server.simulated().refuse(None);
         assert!(lock.try_lock().await.unwrap().is_some());

@@ -20,6 +20,9 @@ mod time;
 mod unpolled;
 mod unpolled_adopted;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use redlatch::{Client, MemoryServer};
@@ -42,6 +45,20 @@ async fn three(watchdog_lease: Duration) -> Vec<Client> {
         clients.push(client.await.unwrap());
     }
     clients
+}
+
+/// Counts the commands that are meant, by their words, once the server has carried them out.
+fn counted(
+    server: &MemoryServer,
+    is_meant: impl Fn(&[Vec<u8>]) -> bool + Send + Sync + 'static,
+) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    server.simulated().watch(move |seen| {
+        let is_done = seen.told.is_some();
+        counted.fetch_add(usize::from(is_done && is_meant(seen.words)), Relaxed);
+    });
+    count
 }
 
 /// Starts a server with two clients.

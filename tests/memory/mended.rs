@@ -14,22 +14,18 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::probe::{begin, millis, secs, stranger};
 use crate::support::sha;
-use crate::{client, two};
+use crate::{client, counted, two};
 
 /// Counts the calls that give back a fair lock which was moved to a hold that nobody has.
 fn given_back(server: &MemoryServer) -> Arc<AtomicUsize> {
-    let (count, hash) = (Arc::new(AtomicUsize::new(0)), sha("fair_sign"));
-    let counted = count.clone();
-    server.simulated().watch(move |seen| {
-        let named = seen.words.get(1);
+    let hash = sha("fair_sign");
+    counted(server, move |words| {
+        let named = words.get(1);
         let is_sign =
             named.is_some_and(|it| it == hash.as_bytes() || it == script("fair_sign").as_bytes());
         // Behind the number of keys, five keys and four arguments.
-        let is_of_one = seen.words.get(12).is_some_and(|gone| !gone.is_empty());
-        let is_done = seen.told.is_some();
-        counted.fetch_add(usize::from(is_sign && is_of_one && is_done), Relaxed);
-    });
-    count
+        is_sign && words.get(12).is_some_and(|gone| !gone.is_empty())
+    })
 }
 
 /// The waiter learned of its grant by a sign of life, and has long given the lock back when the release that granted it

@@ -1,7 +1,5 @@
 //! Time that a test moves: hours of leases in moments, each event at its own instant.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::support::probe::{millis, secs, stranger};
-use crate::{three, two};
+use crate::{counted, three, two};
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_for_hours_in_a_moment() {
@@ -152,12 +150,7 @@ async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn readers_of_one_process_go_together() {
     let (server, here, there) = two().await;
-    let scripts = Arc::new(AtomicUsize::new(0));
-    let count = scripts.clone();
-    server.simulated().watch(move |seen| {
-        let is_script = seen.words[0].starts_with(b"EVAL");
-        count.fetch_add(usize::from(is_script && seen.told.is_some()), Relaxed);
-    });
+    let scripts = counted(&server, |words| words[0].starts_with(b"EVAL"));
     let writer = stranger(&there.read_write_lock("k").writer());
     let writer = writer.lock().await.unwrap();
     let reader = |_| {
