@@ -196,8 +196,8 @@ impl First<'_> {
         let placed = self.local.turns(|turns| turns.placed);
         let sent = BootInstant::now();
         let attempted = self.attempt.send(mode).await;
-        if matches!(attempted, Ok(Attempted::Granted(_) | Attempted::Busy(_))) {
-            let trip = sent.until(BootInstant::now());
+        let trip = sent.until(BootInstant::now());
+        if matches!(attempted, Ok(Attempted::Busy(_))) {
             self.local.turns(|turns| turns.trip = trip);
         }
         if self.attempt.standing == Some(Standing::Nowhere) {
@@ -207,6 +207,7 @@ impl First<'_> {
             // Plain locks are not passed on, but calls in a row here must not keep others out. So each grant to a call
             // that has waited for a hold of this process counts like a handoff.
             self.local.turns(|turns| {
+                turns.trip = trip;
                 // A named owner that joined its hold in another process may keep the place in the turn order, and a
                 // request of another call behind this one may bring another. Any other grant ends it.
                 if !self.request.owner.is_named() && turns.placed == placed {

@@ -108,15 +108,14 @@ impl Owed for Share {
             Ok(released)
         });
         let are_ahead = || {
-            let local = || self.local.lock();
-            let is_awaited = match self.hold.key().kind {
-                // The next writer waits for the answer, which says whether others go first.
-                Kind::Write(_) => local().turns.is_wanted_elsewhere(BootInstant::now()),
-                // The answer may name a call of this process that has the lock now.
-                Kind::Fair(_) => self.releaser.grants.standing(&self.hold.key().local_key()) > 0,
-                _ => false,
-            };
-            !is_awaited && local().outgoing.are_ahead()
+            let (kind, now) = (&self.hold.key().kind, BootInstant::now());
+            // The answer may name a call of this process that has the lock now.
+            let stands = || self.releaser.grants.standing(&self.hold.key().local_key()) > 0;
+            let is_told = matches!(kind, Kind::Fair(_)) && stands();
+            let local = self.local.lock();
+            // The next writer waits for the answer, which says whether others go first.
+            let is_awaited = matches!(kind, Kind::Write(_)) && local.turns.is_wanted_elsewhere(now);
+            local.outgoing.are_ahead() && !is_awaited && !is_told
         };
         let holds = std::slice::from_ref(&self.hold);
         let released = self.releaser.polled(release, holds, are_ahead).await;
