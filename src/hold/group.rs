@@ -71,11 +71,11 @@ async fn complete(
     deadline: Deadline,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let members = gathering.members.clone();
-    let (request, all) = (&members[0].1, all(gathering, deadline));
+    let (request, taking) = (&members[0].1, take_all(gathering, deadline));
     let taken = match deadline {
-        Deadline::At(_) => request.within(deadline.left(), all).await,
+        Deadline::At(_) => request.within(deadline.left(), taking).await,
         // Each of its requests has a limit. Together, they may take longer at distant servers.
-        Deadline::Once | Deadline::Never => all.await,
+        Deadline::Once | Deadline::Never => taking.await,
     };
     let Some(guards) = taken? else {
         return Ok(None);
@@ -88,7 +88,7 @@ async fn complete(
 }
 
 /// Acquires the locks.
-async fn all(
+async fn take_all(
     mut gathering: Gathering,
     deadline: Deadline,
 ) -> Result<Option<Vec<LockGuard>>, Error> {

@@ -222,7 +222,7 @@ impl QuorumAcquire {
         }
     }
 
-    /// Returns since when the others are no majority, if so many servers are silent.
+    /// Returns when so many servers had fallen silent that the others were no majority, if they still are none.
     pub(super) fn silent_since(&self) -> Option<BootInstant> {
         let silences = self.requests.iter().filter_map(silence);
         let mut silences: Vec<_> = silences.map(|(since, _)| since).collect();

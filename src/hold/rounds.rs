@@ -289,6 +289,7 @@ impl Rounds<'_> {
                 }
                 wait.abstained(now, left)
             }
+            // So few answers count as none.
             None => wait.failed(now, false, self.quorum_acquire.silent_since()),
         };
         match step {

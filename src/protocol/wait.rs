@@ -200,6 +200,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const CAP: Duration = Duration::from_secs(5);
+    const REFUSED: bool = true;
+    const UNANSWERED: bool = false;
     const MESSAGES: WakeSource = WakeSource::Messages { poll_cap: CAP };
 
     fn moment(millis: u64) -> BootInstant {
@@ -244,11 +246,11 @@ mod tests {
             let now = start.plus(Duration::from_millis(at));
             let mut decision = Wait::new(start, Deadline::Never, PATIENCE, MESSAGES);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
-            prop_assert!(matches!(decision.failed(now, true, None), Step::Park(_)), "a server that answers is waited for");
+            prop_assert!(matches!(decision.failed(now, REFUSED, None), Step::Park(_)), "a server that answers is waited for");
 
             let since = BootInstant::from_millis(now.millis().saturating_sub(silent_for));
             let endured = since.max(start).until(now);
-            let gave_up = decision.failed(now, true, Some(since)) == Step::GiveUp;
+            let gave_up = decision.failed(now, REFUSED, Some(since)) == Step::GiveUp;
             prop_assert_eq!(gave_up, endured >= PATIENCE);
             prop_assert_eq!(decision.in_queue(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
         }
@@ -258,12 +260,12 @@ mod tests {
             let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
-                let Step::Park(pause) = decision.failed(moment(1), true, None) else { panic!("gave up") };
+                let Step::Park(pause) = decision.failed(moment(1), REFUSED, None) else { panic!("gave up") };
                 prop_assert!(pause >= last && pause <= LONGEST_PAUSE && pause >= FIRST_PAUSE);
                 last = pause;
             }
             decision.busy(moment(2), Ttl::Never, 0.0);
-            prop_assert_eq!(decision.failed(moment(3), true, None), Step::Park(FIRST_PAUSE));
+            prop_assert_eq!(decision.failed(moment(3), REFUSED, None), Step::Park(FIRST_PAUSE));
         }
     }
 
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_wait_without_limit_gives_up_on_answers_that_are_always_too_late() {
-        let late = false;
+        let late = UNANSWERED;
         let end = moment(PATIENCE.as_millis() as u64 + 5);
         let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
         let mut answered = decision.clone();
@@ -300,7 +302,7 @@ mod tests {
             "one was answered"
         );
         answered.failed(moment(6), late, None);
-        answered.failed(moment(7), true, None);
+        answered.failed(moment(7), REFUSED, None);
         assert!(
             matches!(answered.failed(end, late, None), Step::Park(_)),
             "one was refused"
@@ -323,7 +325,7 @@ mod tests {
     fn one_attempt_never_parks() {
         let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, MESSAGES);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
-        assert_eq!(decision.failed(moment(0), true, None), Step::GiveUp);
+        assert_eq!(decision.failed(moment(0), REFUSED, None), Step::GiveUp);
     }
 
     #[test]
