@@ -107,6 +107,8 @@ pub(crate) struct Attempt<'a> {
     /// Whether a handoff for this call could not be passed on. For a fenced lock, the next request then reserves many
     /// tokens, since a lack of them may have been the reason.
     follows: bool,
+    /// How many disruptions had made holds doubtful when this attempt began.
+    doubts: u64,
 }
 
 impl<'a> Attempt<'a> {
@@ -140,6 +142,7 @@ impl<'a> Attempt<'a> {
             mark: None,
             standing: None,
             follows: false,
+            doubts: request.client.watchdog.doubts(),
         }
     }
 

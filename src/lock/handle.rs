@@ -8,6 +8,7 @@ use tracing::{Span, info};
 
 use super::holder::Holder;
 use crate::backoff::Backoff;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
@@ -20,6 +21,7 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::WakeSource;
 use crate::scope;
 use crate::session::ClientHandle;
+use crate::session::backend::Answer;
 use crate::session::hold::Hold;
 
 /// Names a lock and its kind.
@@ -208,14 +210,28 @@ impl Handle {
                 .collect();
             let call = kind.force_release(name, holders);
             let timeout = self.client.settings.command_timeout;
-            let answer = self.client.run(&call, timeout).await?;
-            let released = match ForceReleased::decode(&answer.reply)? {
-                ForceReleased::Released => true,
-                // An earlier, unanswered send of this call may have freed the lock.
-                ForceReleased::Free => answer.repeated,
-                // Nothing was released, so what the guards here had is still owed.
-                ForceReleased::Others => return Ok(false),
-                ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
+            let began = BootInstant::now();
+            let decoded = |answer: Answer| ForceReleased::decode(&answer.reply);
+            let released = match self.client.run(&call, timeout).await {
+                Ok(answer) => match decoded(answer)? {
+                    ForceReleased::Released => true,
+                    ForceReleased::Free => false,
+                    // Nothing was released, so what the guards here had is still owed.
+                    ForceReleased::Others => return Ok(false),
+                    ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
+                },
+                Err(error) if error.is_unanswered() => {
+                    // The lock may have another owner by now. So this releases it from nobody, and asks whether it is
+                    // free.
+                    let nobody = [String::new()];
+                    let ask = kind.force_release(name, &nobody);
+                    let left = timeout.saturating_sub(began.until(BootInstant::now()));
+                    match self.client.run(&ask, left).await.and_then(decoded) {
+                        Ok(ForceReleased::Free) => true,
+                        _ => return Err(error),
+                    }
+                }
+                Err(error) => return Err(error),
             };
             for undo in owed {
                 undo.disarm();

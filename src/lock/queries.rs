@@ -184,7 +184,9 @@ macro_rules! queries {
             ///
             /// # Errors
             ///
-            /// Same as [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked). If the connection breaks before the answer, the request is not
+            /// sent again, since the lock may have another holder by then. The call asks whether the lock is free, and
+            /// returns an error of kind [`Timeout`](crate::ErrorKind::Timeout) if it is held.
             ///
             /// # Cancel safety
             ///

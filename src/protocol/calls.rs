@@ -170,6 +170,8 @@ impl Kind {
             Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
             _ => lock::force_release(name, self),
         };
+        // The lock may have another owner by then.
+        call.once = true;
         if !matches!(self, Self::Plain(_)) {
             call.args
                 .extend(holders.iter().map(|field| Arg::Text(field)));

@@ -182,6 +182,8 @@ pub(crate) struct Call<'a> {
     pub(crate) unscripted: Unscripted<'a>,
     /// Records the sends of this call, or those that it is posted behind.
     pub(crate) over: Option<&'a SentOver>,
+    /// Whether it does harm if it runs twice, and so is not sent again if its connection breaks.
+    pub(crate) once: bool,
 }
 
 /// How a call is made on a server that runs no scripts.
@@ -288,6 +290,7 @@ impl<'a> Call<'a> {
             args,
             unscripted: Unscripted::Refused("this lock"),
             over: None,
+            once: false,
         }
     }
 

@@ -19,6 +19,7 @@ mod confirmation;
 mod report;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(crate) struct Watchdog {
     registry: Mutex<Registry>,
     /// Signals that something is due before the task meant to wake.
     woken: Notify,
+    /// How many disruptions have made holds doubtful.
+    doubts: AtomicU64,
     releaser: Arc<Releaser>,
     /// Decides what to log about outages and losses: a thousand locks that are lost with one server make a few lines.
     outages: OutageLog,
@@ -121,6 +124,7 @@ impl Watchdog {
         Arc::new(Self {
             registry: Mutex::new(registry),
             woken: Notify::new(),
+            doubts: AtomicU64::new(0),
             releaser,
             outages: OutageLog::default(),
             failures: Pace::new(FAILURES_APART),
@@ -156,6 +160,12 @@ impl Watchdog {
         if at < registry.wakes {
             self.woken.notify_one();
         }
+    }
+
+    /// Returns how many disruptions have made holds doubtful. A hold whose grant is not accepted yet is not found and
+    /// checked then, so its call compares this number.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Relaxed)
     }
 
     /// Stops watching a hold. Always called before its release is sent, so that no renewal follows the release.
@@ -484,6 +494,8 @@ impl Watchdog {
         ) {
             return;
         }
+        // Ahead of the search: a hold that it misses is installed later, and its call reads the number after that.
+        self.doubts.fetch_add(1, Ordering::Relaxed);
         let now = BootInstant::now();
         for hold in self.releaser.local_locks.holds() {
             let key = hold.key();

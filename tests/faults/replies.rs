@@ -327,6 +327,27 @@ async fn force_unlock_without_its_reply_says_that_it_freed_the_lock() {
     scene.ends_clean().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn force_unlock_without_its_reply_ends_no_later_hold() {
+    let scene = Scene::open(patient).await;
+    let lock = scene.client.lock(NAME);
+    let stuck = take(&lock).await;
+    scene.proxy.cut_reply_to(sha("lock_force_release"));
+    let mut gate = scene.proxy.stop(sha("lock_force_release"));
+    let force = tokio::spawn(async move { lock.force_unlock().await });
+    gate.reached().await;
+    assert_eq!(scene.levels(NAME), 0, "released by the first request");
+    let later = take(&scene.other.lock(NAME)).await;
+    gate.open();
+    let doubt = force.await.expect("it ends").expect_err("somebody has it");
+    assert_eq!(doubt.kind(), ErrorKind::Timeout, "{doubt}");
+    scene.keeps_promise(NAME, &later);
+    give_back(later).await;
+    drop(stuck);
+    scene.lets_the_next_in(NAME).await;
+    scene.ends_clean().await;
+}
+
 /// Returns each side of a read-write lock, with the script that acquires it.
 fn sides(scene: &Scene) -> [(ReadWriteLock, &'static str); 2] {
     let lock = || {

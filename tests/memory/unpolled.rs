@@ -365,3 +365,20 @@ async fn place_that_a_request_behind_the_grant_of_another_call_brings_is_given_u
     let line = server.simulated().stored("redlatch_turns:{job}");
     assert!(line.is_none(), "{:?}", line.map(|line| line.parts));
 }
+
+#[tokio::test(start_paused = true)]
+async fn grant_that_was_released_by_force_before_its_call_was_polled_is_lost_at_once() {
+    let (_server, client, other) = two().await;
+    let held = client.lock("held for longer").lock().await.unwrap();
+    // From here on the client is told of releases by force.
+    sleep(secs(1)).await;
+    let lock = client.lock("job");
+    let unpolled = begin(lock.lock());
+    sleep(millis(100)).await;
+    assert!(other.lock("job").force_unlock().await.unwrap());
+    sleep(millis(100)).await;
+    let guard = unpolled.await.unwrap();
+    let lost = timeout(millis(100), guard.lost()).await;
+    lost.expect("told long before the next renewal");
+    held.unlock().await.unwrap();
+}

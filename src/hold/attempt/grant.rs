@@ -181,17 +181,15 @@ impl Attempt<'_> {
         }
         self.hold
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
-        if age >= OLD {
-            // What was told of the lock meanwhile, such as its release by force, found no such hold here.
-            self.hold.lock().schedule.check(now);
-        }
+        // What was told of the lock meanwhile, such as its release by force here, found no such hold.
+        let mut is_doubtful = age >= OLD;
         for displaced in self.local.install(&self.hold) {
-            if displaced.is_live() {
-                // The lock was freed by force, and the answers to the two grants may have come in the wrong order. A
-                // check tells which hold stands.
-                self.hold.lock().schedule.check(BootInstant::now());
-            }
+            // The lock was freed by force, and the answers to the two grants may have come in the wrong order.
+            is_doubtful |= displaced.is_live();
             drop(client.watchdog.lose(&displaced, LossReason::Displaced));
+        }
+        if is_doubtful || client.watchdog.doubts() != self.doubts {
+            self.hold.lock().schedule.check(BootInstant::now());
         }
         let guard = self.request.hand_out(self.local, &self.hold);
         // Not earlier: by now, even a guard that is dropped at once owes the release, and a client that closes waits

@@ -51,7 +51,7 @@ pub(crate) struct Answer {
 
 impl Backend {
     /// Runs a script and waits for its answer, for at most `budget`. A call that was cut off is sent again within that
-    /// time, and a call that was sent to the wrong server follows its slot.
+    /// time, unless it may run only once, and a call that was sent to the wrong server follows its slot.
     ///
     /// If the future is dropped, the call may still run.
     ///
@@ -217,7 +217,8 @@ impl<'a> Run<'a> {
             SendError::Moved(to) => self.follow(to, false)?,
             SendError::Ask(to) => self.follow(to, true)?,
             SendError::Moving(_) => MOVING_PAUSE,
-            SendError::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
+            SendError::Broken(Broken::Unsent(_)) => RESEND_PAUSE,
+            SendError::Broken(Broken::Cut(_)) if !self.call.once => RESEND_PAUSE,
             // Not sent again: the pause is longer than any budget.
             SendError::Refused(_)
             | SendError::Replica(_)
@@ -278,6 +279,14 @@ impl<'a> Run<'a> {
                     cluster.disowned(&self.node);
                 }
                 error
+            }
+            SendError::Broken(Broken::Cut(cause)) if self.call.once => {
+                let text = format!(
+                    "the connection to {:?} broke before it answered; whether the request ran is unknown",
+                    self.node
+                );
+                let error = Error::new(ErrorKind::Timeout, text);
+                error.unanswered().caused_by(cause)
             }
             SendError::Broken(broken) => {
                 let error = self
