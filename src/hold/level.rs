@@ -76,7 +76,9 @@ impl AcquireRequest {
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
         // Requests that change the hold count are sent one at a time.
-        let (_turn, began) = self.turn(hold).await?;
+        let Some((_turn, began)) = self.turn_of_live(hold).await? else {
+            return Ok(None);
+        };
         if !self.finish_cut(hold, began).await? {
             return self.gone(hold);
         }
@@ -188,7 +190,9 @@ impl AcquireRequest {
         local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<AdoptedHere>, Error> {
-        let (_turn, began) = self.turn(hold).await?;
+        let Some((_turn, began)) = self.turn_of_live(hold).await? else {
+            return Ok(None);
+        };
         if !self.finish_cut(hold, began).await? {
             return self.gone(hold);
         }
@@ -256,6 +260,16 @@ impl AcquireRequest {
         let answers = || self.client.backend.answers(self.name.key());
         let turn = hold.record.turn_since(hold.longest_turn(), answers);
         self.client.unless_closed(turn).await?
+    }
+
+    /// Does the same for a hold to which a level is to be added. Returns `None` once it has ended: the release that
+    /// ended it keeps the turn until its answer, and maybe nobody polls its call.
+    async fn turn_of_live(&self, hold: &Hold) -> Result<Option<(Turn, BootInstant)>, Error> {
+        tokio::select! {
+            biased;
+            turn = self.turn(hold) => turn.map(Some),
+            _ = hold.ended() => Ok(None),
+        }
     }
 
     /// Ends a hold that the server no longer has. Returns `None`, for its caller.

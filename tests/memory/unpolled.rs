@@ -382,3 +382,16 @@ async fn grant_that_was_released_by_force_before_its_call_was_polled_is_lost_at_
     lost.expect("told long before the next renewal");
     held.unlock().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn level_that_is_asked_for_just_before_a_release_that_nobody_polls_is_a_new_hold() {
+    let (_server, client, _other) = two().await;
+    let lock = client.lock("job").owned_by(&Owner::named("req-7"));
+    let guard = lock.lock().await.unwrap();
+    // Its task begins behind the release.
+    let level = begin(lock.try_lock());
+    let unpolled = begin(guard.unlock());
+    let level = level.await.unwrap().expect("a free lock");
+    level.unlock().await.unwrap();
+    unpolled.await.unwrap();
+}
