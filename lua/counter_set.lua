@@ -22,6 +22,8 @@ if value and not counts(value) then
   return {'wrong_kind'}
 end
 if value then
+  -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
+  redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], 'present', 'PX', ARGV[4])
   return {'present'}
 end

@@ -19,13 +19,13 @@ local value = redis.call('GET', KEYS[1])
 if value and not counts(value) then
   return {'wrong_kind'}
 end
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
+redis.call('DEL', KEYS[3])
 if not value then
   redis.call('SET', KEYS[3], 0, 'PX', ARGV[3])
   return {'counted', 0}
 end
 local left = math.max(tonumber(value) - 1, 0)
--- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
-redis.call('DEL', KEYS[3])
 redis.call('SET', KEYS[3], left, 'PX', ARGV[3])
 if left > 0 then
   redis.call('DECR', KEYS[1])

@@ -20,6 +20,8 @@ local value = redis.call('GET', KEYS[1])
 if value and not counts(value) then
   return {'wrong_kind'}
 end
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
+redis.call('DEL', KEYS[3])
 if not value then
   redis.call('SET', KEYS[3], 'absent', 'PX', ARGV[3])
   return {'absent'}

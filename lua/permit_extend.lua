@@ -26,9 +26,9 @@ end
 if mark and (tonumber(mark) or math.huge) > tonumber(ARGV[3]) then
   return from_primary {'extended'}
 end
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
+redis.call('DEL', KEYS[2])
 if ARGV[4] ~= '0' then
-  -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
-  redis.call('DEL', KEYS[2])
   redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 end
 redis.call('ZADD', KEYS[1], unpack(entries))

@@ -12,7 +12,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::protocol::policy::Policy;
-use crate::protocol::wait::Wait;
+use crate::protocol::wait::{LONGEST_PAUSE, Wait};
 use crate::protocol::waiter::{
     BusyAnswer, CallChannels, Listening, Local, Start, Waiter, WaiterStep,
 };
@@ -164,7 +164,8 @@ impl<'a> Waiting<'a> {
     /// Marks the events in this process as known, and shows that this call is polled, though not at its place.
     fn is_alive(&self) {
         if let Some(place) = self.place {
-            place.catch_up(BootInstant::now().plus(self.session.settings.command_timeout));
+            let at_most = self.session.settings.command_timeout.max(LONGEST_PAUSE);
+            place.catch_up(BootInstant::now().plus(at_most));
         }
     }
 

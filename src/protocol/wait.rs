@@ -11,7 +11,7 @@ use crate::protocol::answer::Ttl;
 /// The shortest park. It keeps a lock that is about to expire from being asked for in a hot loop.
 const SHORTEST_PARK: Duration = Duration::from_millis(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What tells a waiter that it is time to ask again, in addition to the end of the holder's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

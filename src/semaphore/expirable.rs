@@ -10,6 +10,7 @@ use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::answer::Extended;
 use crate::session::ClientHandle;
+use crate::session::backend::Answer;
 
 /// A number of permits that all processes share, each with an id and a lease; wire-compatible with Redisson's
 /// `RPermitExpirableSemaphore`.
@@ -217,12 +218,17 @@ impl ExpirablePermit {
             let Some(call) = record.key.extend(lease, number, in_doubt) else {
                 return Ok(());
             };
-            let answer = self.client.run(&call, record.timeout).await?;
+            let answered = self.client.run(&call, record.timeout).await;
             // If the call was sent more than once, a copy may still be on its way. The extension then stays unsettled,
             // and the next one has the server remember its number, so that the late copy changes nothing.
-            if !answer.repeated {
+            let is_in_doubt = |answer: &Answer| answer.repeated;
+            if !answered
+                .as_ref()
+                .map_or_else(Error::is_unanswered, is_in_doubt)
+            {
                 record.extended();
             }
+            let answer = answered?;
             match Extended::decode(&answer.reply)? {
                 Extended::Set => Ok(()),
                 Extended::Absent => Err(record.lost()),

@@ -198,7 +198,8 @@ impl Pool {
         let least = lease
             .map(|lease| settings.min_validity(lease))
             .transpose()?;
-        let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
+        let most = self.counter.timeout();
+        let timeout = lease.map_or(most, |lease| settings.timeout(lease).min(most));
         Ok(PermitCall {
             pool: self,
             record: PermitRecord::new(key, timeout, &self.counter.client.permits),

@@ -415,7 +415,8 @@ impl Session {
             self.ensure_open()?;
             // `run` takes the `Undo`, and the error names the record.
             let record = undo.clone();
-            let mut returned = Box::pin(undo.run());
+            // With timers of the client's own: the task outlasts the caller's runtime.
+            let mut returned = Box::pin(self.with_timers(undo.run()));
             // Sent here. A task waits for the answer, and sends it again if need be, though nobody polls this.
             let all = match returned.as_mut().now_or_never() {
                 Some(all) => all,

@@ -169,12 +169,14 @@ impl PermitRecord {
         self.lock().in_doubt
     }
 
-    /// Begins an extension. Returns its number, and whether a copy of an earlier one may still be in flight.
+    /// Begins an extension. Returns its number, and whether a copy of an earlier request that sets a lease may still be
+    /// in flight.
     pub(crate) fn extending(&self) -> (u32, bool) {
         let mut state = self.lock();
         state.extensions += 1;
         state.extensions_in_doubt += 1;
-        (state.extensions, state.extensions_in_doubt > 1)
+        let in_doubt = state.in_doubt || state.extensions_in_doubt > 1;
+        (state.extensions, in_doubt)
     }
 
     /// Notes that an extension was sent once and answered.

@@ -111,6 +111,57 @@ async fn late_copy_of_an_extension_does_not_undo_the_next() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_copy_of_an_acquisition_does_not_undo_an_extension() {
+    let scene = Scene::open(patient).await;
+    let semaphore = scene.client.expirable_semaphore("e");
+    semaphore.try_set_permits(1).await.unwrap();
+    let mut late = scene.proxy.hold_request(sha("permit_acquire"));
+    let (permit, ()) = tokio::join!(semaphore.acquire(), late.caught());
+    let permit = permit.unwrap();
+    permit.extend(secs(60)).await.unwrap();
+    late.deliver().await;
+    assert!(least_left(&scene.server, "{e}:timeout") < 60_100.0);
+    permit.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+}
+
+// fault: S11
+#[tokio::test]
+async fn full_server_extends_permits_and_remembers_nothing() {
+    let (server, client) = start().await;
+    let semaphore = client.expirable_semaphore("e").lease(secs(60));
+    semaphore.try_set_permits(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let mut probe = server.connection();
+    probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    for lease in [600, 700] {
+        permit.extend(secs(lease)).await.unwrap();
+        let left = least_left(&server, "{e}:timeout");
+        assert!(left > 1_000.0 * (lease - 50) as f64, "{left}");
+    }
+    let mark = format!("redlatch_permit:{{e}}:{}", permit.id());
+    assert!(!probe.exists(&mark), "no answer was lost");
+    permit.release().await.unwrap();
+}
+
+/// An extension that was refused is known not to run.
+#[tokio::test]
+async fn extension_that_was_refused_leaves_no_doubt() {
+    let (server, client) = start().await;
+    let semaphore = client.expirable_semaphore("e").lease(secs(60));
+    semaphore.try_set_permits(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let mut probe = server.connection();
+    let mut set = |key, value| probe.command(&["CONFIG", "SET", key, value]);
+    set("min-replicas-to-write", "3");
+    assert_eq!(kind(permit.extend(secs(600)).await), ErrorKind::Backend);
+    set("min-replicas-to-write", "0");
+    permit.extend(secs(600)).await.unwrap();
+    let mark = format!("redlatch_permit:{{e}}:{}", permit.id());
+    assert!(!probe.exists(&mark), "no answer was lost");
+}
+
 #[tokio::test]
 async fn permits_with_a_lease_are_redissons_sorted_set() {
     let (server, client) = start().await;

@@ -227,6 +227,22 @@ async fn late_copy_of_a_call_changes_nothing() {
     assert_eq!(latch.count().await.unwrap(), 3);
 }
 
+// fault: S11
+#[tokio::test]
+async fn full_server_answers_calls_that_change_nothing() {
+    let (server, client) = start().await;
+    let (latch, closed) = (client.latch("l"), client.latch("closed"));
+    set(&closed, 2).await;
+    server
+        .connection()
+        .command(&["CONFIG", "SET", "maxmemory", "1"]);
+    latch.count_down().await.unwrap();
+    assert!(!latch.delete().await.unwrap());
+    assert!(!closed.try_set_count(3).await.unwrap());
+    closed.count_down().await.unwrap();
+    assert_eq!(closed.count().await.unwrap(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_counts_once_or_not_at_all() {
     let scene = Scene::open(patient).await;

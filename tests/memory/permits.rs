@@ -3,9 +3,10 @@
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use redlatch::{Client, ErrorKind, MemoryServer};
 use tokio::time::{sleep, timeout};
 
-use crate::support::probe::{millis, secs};
+use crate::support::probe::{kind, millis, secs};
 use crate::two;
 
 /// More than a call needs until it waits to be told of a permit, or has it.
@@ -226,4 +227,20 @@ mod closing {
         let free = other.semaphore("s").available_permits().await.unwrap();
         assert_eq!(free, 1);
     }
+}
+
+/// The keys by which the server recognizes a late copy of a request are kept for two minutes.
+#[tokio::test(start_paused = true)]
+async fn request_about_permits_takes_no_longer_than_a_copy_of_it_is_recognized() {
+    let server = MemoryServer::new();
+    let builder = Client::builder().config(server.config());
+    let client = builder.command_timeout(secs(600)).build().await.unwrap();
+    let semaphore = client.expirable_semaphore("s");
+    semaphore.try_set_permits(2).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    server.stop_answering();
+    let extended = timeout(secs(21), permit.extend(secs(60))).await;
+    assert_eq!(kind(extended.unwrap()), ErrorKind::Timeout);
+    let acquired = timeout(secs(21), semaphore.try_acquire()).await;
+    assert_eq!(kind(acquired.unwrap().map(drop)), ErrorKind::Timeout);
 }

@@ -17,6 +17,7 @@ use std::mem::forget;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
@@ -333,6 +334,37 @@ fn permits_that_outlive_the_runtime_of_their_client_are_given_back() {
     let free = probe.command(&["GET", "k"]).text();
     assert_ne!(free, "0");
     drop(outlive);
+}
+
+/// The task that goes on with the release has no timers of the runtime in which it was begun.
+#[test]
+fn permit_that_is_being_released_outlives_the_runtime_of_the_call() {
+    let server = Server::start();
+    let clients = runtime();
+    let (client, permit) = clients.block_on(async {
+        let client = client(&server).await;
+        let semaphore = client.semaphore("k");
+        semaphore.try_set_permits(1).await.unwrap();
+        let permit = semaphore.acquire().await.unwrap();
+        (client, permit)
+    });
+    let panics = Arc::new(AtomicUsize::new(0));
+    let (counted, shown) = (panics.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.to_string().contains("being shutdown") {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        shown(panic);
+    }));
+    let short = Builder::new_current_thread().enable_all().build().unwrap();
+    server.freeze();
+    short.block_on(async { drop(begin(permit.release())) });
+    drop(short);
+    server.thaw();
+    clients.block_on(eventually("it is given back", async || {
+        client.semaphore("k").available_permits().await.unwrap() == 1
+    }));
+    assert_eq!(panics.load(Ordering::Relaxed), 0);
 }
 
 /// The tasks of a client do not run while nobody drives the runtime on which it connected.
