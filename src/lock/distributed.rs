@@ -4,7 +4,8 @@
 //! a test can replace a trait. [`DistributedLock`] has what holds for sets and RedLocks too.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -134,7 +135,7 @@ pub trait DistributedLock: Clone + Send + Sync + 'static {
     where
         F: Future<Output: Send> + Send,
     {
-        async move { run(pin!(self.lock()), pin!(future)).await }
+        async move { run(pin!(self.lock()), pin!(Some(future))).await }
     }
 
     /// Runs a future under the lock, waiting for at most `wait`. A lock that stayed busy is an error; see
@@ -173,7 +174,7 @@ pub trait DistributedLock: Clone + Send + Sync + 'static {
         T: Send,
         E: From<Error> + Send,
     {
-        async move { try_run(pin!(self.try_lock()), pin!(future)).await }
+        async move { try_run(pin!(self.try_lock()), pin!(Some(future))).await }
     }
 
     /// Runs a future under the lock, waiting for at most `wait`. Returns `None` if the lock stayed busy; see
@@ -191,7 +192,7 @@ pub trait DistributedLock: Clone + Send + Sync + 'static {
         T: Send,
         E: From<Error> + Send,
     {
-        async move { try_run(pin!(self.try_lock_for(wait)), pin!(future)).await }
+        async move { try_run(pin!(self.try_lock_for(wait)), pin!(Some(future))).await }
     }
 }
 
@@ -229,14 +230,15 @@ pub trait DistributedGuard: Send + Sync + 'static {
 /// Acquires a lock with this call, for a fresh owner, and runs a future under it until it ends or the lock is lost.
 ///
 /// What is awaited here is pinned by the caller, since a future that is passed on by value takes up its space twice.
+/// The `future` is dropped before the lock is released.
 pub(crate) async fn run<G: DistributedGuard, F: Future>(
     lock: impl Future<Output = Result<G, Error>>,
-    future: F,
+    future: Pin<&mut Option<F>>,
 ) -> Result<F::Output, Error> {
     let own = Owner::unique();
     let section = pin!(async {
         let guard = lock.await?;
-        let output = in_section(&guard, &own, future).await?;
+        let output = in_section(&guard, &own, Body(future)).await?;
         guard.unlock().await?;
         Ok(output)
     });
@@ -247,20 +249,38 @@ pub(crate) async fn run<G: DistributedGuard, F: Future>(
 /// over that of the release.
 pub(crate) async fn try_run<G: DistributedGuard, T, E: From<Error>>(
     try_lock: impl Future<Output = Result<Option<G>, Error>>,
-    future: impl Future<Output = Result<T, E>>,
+    future: Pin<&mut Option<impl Future<Output = Result<T, E>>>>,
 ) -> Result<Option<T>, E> {
     let own = Owner::unique();
     let section = pin!(async {
         let Some(guard) = try_lock.await? else {
             return Ok(None);
         };
-        let outcome = in_section(&guard, &own, future).await?;
+        let outcome = in_section(&guard, &own, Body(future)).await?;
         let released = guard.unlock().await;
         let value = outcome?;
         released?;
         Ok(Some(value))
     });
     within(own.clone(), section).await
+}
+
+/// A future that its caller has pinned, and that ends where this is dropped.
+struct Body<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F: Future> Future for Body<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let body = self.0.as_mut().as_pin_mut();
+        body.map_or(Poll::Pending, |body| body.poll(context))
+    }
+}
+
+impl<F> Drop for Body<'_, F> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
 }
 
 /// Runs a future for the owner of this guard. This is not always a fresh owner: a handle may have one, and a lock that

@@ -224,7 +224,7 @@ impl dyn DynLock {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        run(self.boxed_lock(), pin!(future)).await
+        run(self.boxed_lock(), pin!(Some(future))).await
     }
 
     /// Runs a future under the lock, waiting for at most `wait`. A lock that stayed busy is an error; see
@@ -258,7 +258,7 @@ impl dyn DynLock {
         wait: Duration,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let ran = self.try_run_for(wait, pin!(future)).await?;
+        let ran = try_run(self.boxed_try_lock_for(wait), pin!(Some(future))).await?;
         ran.ok_or_else(|| Error::busy(wait).into())
     }
 
@@ -290,7 +290,7 @@ impl dyn DynLock {
         &self,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<Option<T>, E> {
-        try_run(self.boxed_try_lock(), pin!(future)).await
+        try_run(self.boxed_try_lock(), pin!(Some(future))).await
     }
 
     /// Runs a future under the lock, waiting for at most `wait`. Returns `None` if the lock stayed busy; see
@@ -323,7 +323,7 @@ impl dyn DynLock {
         wait: Duration,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<Option<T>, E> {
-        try_run(self.boxed_try_lock_for(wait), pin!(future)).await
+        try_run(self.boxed_try_lock_for(wait), pin!(Some(future))).await
     }
 }
 

@@ -55,8 +55,11 @@ macro_rules! runs {
                 &self,
                 future: F,
             ) -> Result<F::Output, $crate::error::Error> {
-                $crate::lock::distributed::run(std::pin::pin!(self.lock()), std::pin::pin!(future))
-                    .await
+                $crate::lock::distributed::run(
+                    std::pin::pin!(self.lock()),
+                    std::pin::pin!(Some(future)),
+                )
+                .await
             }
 
             /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at
@@ -110,7 +113,7 @@ macro_rules! runs {
                 future: impl Future<Output = Result<T, E>>,
             ) -> Result<T, E> {
                 let acquire = std::pin::pin!(self.try_lock_for(wait));
-                let future = std::pin::pin!(future);
+                let future = std::pin::pin!(Some(future));
                 let ran = $crate::lock::distributed::try_run(acquire, future).await?;
                 let busy = || {
                     let ($this, $error) = (self, $crate::error::Error::busy(wait));
@@ -122,7 +125,7 @@ macro_rules! runs {
             /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. If the lock is
             /// busy, the call does not wait: it drops the future without polling it, and returns `None`.
             ///
-            /// Use it if several processes go through the same pieces of work, and one of them is to do each piece. A
+            /// Use it if several processes go through the same pieces of work, and each piece is for one of them. A
             /// process that finds a piece busy goes on to the next. With [`run`](Self::run), it would wait behind the
             /// process ahead of it, for one piece after the other.
             ///
@@ -157,7 +160,7 @@ macro_rules! runs {
             ) -> Result<Option<T>, E> {
                 $crate::lock::distributed::try_run(
                     std::pin::pin!(self.try_lock()),
-                    std::pin::pin!(future),
+                    std::pin::pin!(Some(future)),
                 )
                 .await
             }
@@ -203,7 +206,7 @@ macro_rules! runs {
                 future: impl Future<Output = Result<T, E>>,
             ) -> Result<Option<T>, E> {
                 let acquire = std::pin::pin!(self.try_lock_for(wait));
-                $crate::lock::distributed::try_run(acquire, std::pin::pin!(future)).await
+                $crate::lock::distributed::try_run(acquire, std::pin::pin!(Some(future))).await
             }
         }
     };

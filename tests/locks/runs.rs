@@ -2,16 +2,20 @@
 
 use std::fmt::Debug;
 use std::future::{pending, ready};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use crate::support::probe::{eventually_free, kind, millis, secs, soon};
 use crate::support::{builder, start, start_two};
 use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::iter;
 use redlatch::{
-    Client, DistributedGuard, DistributedLock, Error, ErrorKind, MultiLock, Owner, RedLock,
+    Client, DistributedGuard, DistributedLock, DynLock, Error, ErrorKind, MultiLock, Owner, RedLock,
 };
-use redlatch_testkit::Server;
+use redlatch_testkit::{Connection, Server};
 
 /// What the futures here return in place of an error of the lock.
 #[derive(Debug)]
@@ -212,4 +216,64 @@ async fn future_is_dropped_when_the_lock_is_lost_and_its_own_error_goes_before_t
         kind(soon(quick.lock("k").try_run(async { Ok::<_, Error>(()) })).await),
         ErrorKind::Busy
     );
+}
+
+/// A future that still has something once it has ended, as a timeout has its work. When it is dropped, it notes whether
+/// somebody has the lock.
+struct Work {
+    ends: bool,
+    probe: Connection,
+    held: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Future for Work {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.ends {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let is_held = self.probe.exists("k");
+        self.held.lock().unwrap().push(is_held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn future_is_dropped_while_the_lock_is_held() {
+    let (server, client) = start().await;
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let work = |ends| Work {
+        ends,
+        probe: server.connection(),
+        held: held.clone(),
+    };
+    let lock = client.lock("k");
+    let any: Arc<dyn DynLock> = Arc::new(lock.clone());
+    for ends in [true, false] {
+        // Those that do not end are dropped, with their calls.
+        let at_most = if ends { secs(60) } else { millis(50) };
+        let calls: [LocalBoxFuture<'_, Result<(), Error>>; 9] = [
+            Box::pin(async { lock.run(work(ends)).await.map(drop) }),
+            Box::pin(async { lock.run_for(secs(60), work(ends)).await }),
+            Box::pin(async { lock.try_run(work(ends)).await.map(drop) }),
+            Box::pin(async { lock.try_run_for(secs(60), work(ends)).await.map(drop) }),
+            Box::pin(async { DistributedLock::run(&lock, work(ends)).await.map(drop) }),
+            Box::pin(async { DistributedLock::run_for(&lock, secs(60), work(ends)).await }),
+            Box::pin(async { any.run(work(ends)).await.map(drop) }),
+            Box::pin(async { any.run_for(secs(60), work(ends)).await }),
+            Box::pin(async { any.try_run_for(secs(60), work(ends)).await.map(drop) }),
+        ];
+        for call in calls {
+            let ended = tokio::time::timeout(at_most, call).await;
+            assert_eq!(ended.is_ok(), ends);
+            eventually_free(&server, "k").await;
+        }
+    }
+    assert_eq!(*held.lock().unwrap(), [true; 18]);
 }
