@@ -205,10 +205,19 @@ impl Job {
     async fn succeeded(&self, run: Execution) {
         // Nothing is ever sent: the sender is dropped once the caller need not wait any longer.
         let (done, told) = oneshot::channel::<Infallible>();
-        let handle = self.handle.clone();
+        let (handle, end) = (self.handle.clone(), run.end);
+        // Ahead of the task, since the runtime may end before it begins.
+        let lease = run.leave();
         // In a task of its own, so that whoever drops the future of a job that has run does not have it run again.
         self.handle.client.spawn(async move {
-            run.keep(&handle).await;
+            match lease {
+                Ok(lease) => keep(lease, end, &handle).await,
+                Err(guard) => {
+                    if let Err(error) = guard.unlock().await {
+                        debug!(%error, "the release after a long job was not confirmed");
+                    }
+                }
+            }
             drop(done);
         });
         // By a timer of the caller: the runtime of that task may be at rest.
@@ -261,58 +270,61 @@ impl Execution {
         self.token
     }
 
-    /// Has the lock kept until the end of the period, however long it takes until the server says so.
-    async fn keep(self, handle: &Handle) {
-        let Self { guard, end, .. } = self;
-        let left = || BootInstant::now().until(end);
-        if left().is_zero() {
-            // The job took longer than the period: the next one is due.
-            if let Err(error) = guard.unlock().await {
-                debug!(%error, "the release after a long job was not confirmed");
-            }
-            return;
+    /// Leaves the lock to its owner, so that nothing releases it when the lease that this process knows of has passed:
+    /// the server may have been told, though it has not answered. Returns the guard if the job took longer than the
+    /// period: the next one is due.
+    fn leave(self) -> Result<Lease, LockGuard> {
+        match BootInstant::now() < self.end {
+            true => Ok(self.guard.leave()),
+            false => Err(self.guard),
         }
-        let key = guard.request.name.key().clone();
-        // Left to its owner, so that nothing releases it when the lease that this process knows of has passed: the
-        // server may have been told, though it has not answered. If the hold has ended already, its release is on its
-        // way, and would remove what is set now. The lock is then acquired again.
-        let mut lease = Some(guard.leave()).filter(|lease| !lease.hold.lock().has_ended());
-        // The release of that hold may not have been noted yet.
-        let mut may_be_ours = lease.is_none();
-        let mut outage = FailureStreak::default();
-        // Also when the period has passed meanwhile: the lease may last longer.
-        loop {
-            let told = match &lease {
-                Some(lease) => lease.outlast(left().max(SHORTEST_LEASE)).await,
-                None if left().is_zero() => return,
-                // The lock was lost in an outage. If it is still free, nobody else has run the job.
-                None => match taken(handle).await {
-                    Ok(Some(guard)) => {
-                        lease = Some(guard.leave());
-                        continue;
-                    }
-                    Ok(None) if std::mem::take(&mut may_be_ours) => {
-                        sleep(SHORTEST_LEASE).await;
-                        continue;
-                    }
-                    Ok(None) => {
-                        warn!(job = %key, "a job has run, and its lock was lost: another process may have run it too");
-                        return;
-                    }
-                    Err(error) => Err(error),
-                },
-            };
-            match told {
-                Ok(true) => {
-                    debug!(job = %key, left = ?left(), "has run");
+    }
+}
+
+/// Has the lock of a job kept until the end of the period, however long it takes until the server says so.
+async fn keep(lease: Lease, end: BootInstant, handle: &Handle) {
+    let left = || BootInstant::now().until(end);
+    let key = lease.hold.key().name.key().clone();
+    // If the hold has ended already, its release is on its way, and would remove what is set now. The lock is then
+    // acquired again.
+    let mut lease = Some(lease).filter(|lease| !lease.hold.lock().has_ended());
+    // The release of that hold may not have been noted yet.
+    let mut may_be_ours = lease.is_none();
+    let mut outage = FailureStreak::default();
+    // Also when the period has passed meanwhile: the lease may last longer.
+    loop {
+        let told = match &lease {
+            // Nothing of it is left that this process could set.
+            Some(lease) if left().is_zero() && lease.hold.lock().has_ended() => return,
+            Some(lease) => lease.outlast(left().max(SHORTEST_LEASE)).await,
+            None if left().is_zero() => return,
+            // The lock was lost in an outage. If it is still free, nobody else has run the job.
+            None => match taken(handle).await {
+                Ok(Some(guard)) => {
+                    lease = Some(guard.leave());
+                    continue;
+                }
+                Ok(None) if std::mem::take(&mut may_be_ours) => {
+                    sleep(SHORTEST_LEASE).await;
+                    continue;
+                }
+                Ok(None) => {
+                    warn!(job = %key, "a job has run, and its lock was lost: another process may have run it too");
                     return;
                 }
-                Ok(false) => lease = None,
-                Err(error) => {
-                    if let Err(error) = outage.endure(&handle.client, &key, error).await {
-                        warn!(job = %key, %error, "a job has run, and may run again");
-                        return;
-                    }
+                Err(error) => Err(error),
+            },
+        };
+        match told {
+            Ok(true) => {
+                debug!(job = %key, left = ?left(), "has run");
+                return;
+            }
+            Ok(false) => lease = None,
+            Err(error) => {
+                if let Err(error) = outage.endure(&handle.client, &key, error).await {
+                    warn!(job = %key, %error, "a job has run, and may run again");
+                    return;
                 }
             }
         }

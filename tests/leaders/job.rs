@@ -1,8 +1,11 @@
 //! Jobs: that one process runs them, once in a period, and what happens if it does not come to their end.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redlatch::job::{Execution, Job};
@@ -153,12 +156,12 @@ async fn job_that_fails_panics_or_is_dropped_may_run_elsewhere_at_once() {
 /// Returns whether a future panics.
 async fn does_panic(future: impl Future) -> bool {
     let mut future = Box::pin(future);
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         let polled = AssertUnwindSafe(|| future.as_mut().poll(context).is_ready());
         match std::panic::catch_unwind(polled) {
-            Ok(false) => std::task::Poll::Pending,
-            Ok(true) => std::task::Poll::Ready(false),
-            Err(_) => std::task::Poll::Ready(true),
+            Ok(false) => Poll::Pending,
+            Ok(true) => Poll::Ready(false),
+            Err(_) => Poll::Ready(true),
         }
     })
     .await
@@ -449,6 +452,31 @@ fn caller_of_a_job_waits_for_one_lease_though_the_runtime_of_the_client_rests() 
         Ok::<_, Error>(())
     });
     assert_eq!(ours.block_on(async { soon(ran).await.unwrap() }), Some(()));
+}
+
+/// The runtime ends in the moment in which the job has, before any task of its client runs.
+#[test]
+fn job_that_has_run_is_not_run_again_though_its_runtime_ends() {
+    let server = Server::start();
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let short = runtime();
+    short.block_on(async {
+        let client = support::client(&server).await;
+        let job = client.job("k", LONG);
+        let has_run = Cell::new(false);
+        let mut ran = Box::pin(job.execute(async |_| {
+            has_run.set(true);
+            Ok::<_, Error>(())
+        }));
+        // Ready with the poll in which the job ends.
+        poll_fn(|context| match ran.as_mut().poll(context) {
+            Poll::Pending if !has_run.get() => Poll::Pending,
+            _ => Poll::Ready(()),
+        })
+        .await;
+    });
+    drop(short);
+    assert!(!runtime().block_on(async { runs(&support::client(&server).await, LONG).await }));
 }
 
 /// By a clock that a test moves.
