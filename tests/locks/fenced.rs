@@ -299,9 +299,31 @@ async fn set_joins_no_hold_without_a_token() {
 
 #[tokio::test]
 async fn level_without_a_token_is_not_adopted_with_one() {
-    let (_server, held, fenced) = held_without_a_token().await;
+    let (server, held, fenced) = held_without_a_token().await;
+    let owner = held.owner().clone();
     drop(held.detach());
     assert_eq!(kind(fenced.adopt().await), ErrorKind::WrongKind);
+    // The level is where it was.
+    let lock = client(&server).await.lock(NAME).owned_by(&owner);
+    let level = lock.adopt().await.unwrap().expect("a level");
+    level.unlock().await.unwrap();
+}
+
+/// A hold of `RFencedLock`, which records its owner alone.
+#[tokio::test]
+async fn hold_of_java_that_one_client_has_adopted_has_its_token_for_the_next() {
+    let (server, client, other) = start_two().await;
+    let mut probe = server.connection();
+    let field = "8f2d4a5c-0000-4000-8000-000000000000:31";
+    let owner = Owner::named(field);
+    probe.command(&["SET", TOKEN, "7"]);
+    probe.command(&["HSET", NAME, field, "1"]);
+    probe.command(&["PEXPIRE", NAME, "60000"]);
+    let [here, there] = [client, other].map(|it| it.fenced_lock(NAME).owned_by(&owner));
+    let adopted = here.adopt().await.unwrap().expect("a level");
+    assert_eq!(adopted.token().get(), 7);
+    drop(adopted.detach());
+    assert_eq!(there.lock().await.unwrap().token().get(), 7);
 }
 
 // fault: S17

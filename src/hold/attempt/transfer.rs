@@ -18,24 +18,22 @@ use crate::hold::attempt::{Attempt, Attempted};
 use crate::options::LeaseTime;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::answer::Adopted;
-use crate::protocol::lock::TransferSource;
 use crate::session::unlock::LevelRelease;
 
 impl Attempt<'_> {
     /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move, and
     /// `Yielded` if the level was given back because the owner has another hold here by now.
     ///
-    /// A separate request reads the token of a fenced lock. The `Undo` stays armed until then.
+    /// The token of a fenced lock is read before the move, so that an error leaves the level where it is.
     pub(crate) async fn adopt(mut self) -> Result<Option<Attempted>, Error> {
         let lease = self.request.lease_mode.lease();
-        let Some((sent, source)) = self.take_over(Some(lease)).await? else {
+        let Some((sent, token)) = self.take_over(Some(lease)).await? else {
             return Ok(None);
         };
-        // Only one token, since the hold of a named owner is not passed on.
-        let token = self.request.token(&self.hold, &source).await?;
         if self.is_second() {
             return Ok(Some(Attempted::Yielded));
         }
+        // Only one token, since the hold of a named owner is not passed on.
         let guard = self.commit(sent, token.map(|token| Tokens::new(token, 1)))?;
         Ok(Some(Attempted::Granted(guard)))
     }
@@ -56,24 +54,28 @@ impl Attempt<'_> {
         }
     }
 
-    /// Moves one level of the owner here. Returns when the request was sent and where the level came from, or `None` if
-    /// there was nothing to move. With a `lease`, raises the hold's lease to at least that.
+    /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
+    /// With a `lease`, raises the hold's lease to at least that, and also returns the token of a fenced lock.
     async fn take_over(
         &mut self,
         lease: Option<LeaseTime>,
-    ) -> Result<Option<(BootInstant, TransferSource)>, Error> {
+    ) -> Result<Option<(BootInstant, Option<u64>)>, Error> {
         // Reads whose level it is, then moves it. The move compares what was read, so each step can be repeated.
         loop {
             let now = BootInstant::now();
             let Some(source) = self.request.source(&self.hold, now).await? else {
                 return Ok(None);
             };
+            let token = match lease {
+                Some(_) => self.request.token(&self.hold, &source).await?,
+                None => None,
+            };
             let hold = self.hold.clone();
             let answer = self
                 .run(&hold.key().adopt(1.into(), lease, Some(&source)))
                 .await?;
             match Adopted::decode(&answer.reply)? {
-                Adopted::Moved => return Ok(Some((answer.sent, source))),
+                Adopted::Moved => return Ok(Some((answer.sent, token))),
                 // Another client was faster, so read again.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
