@@ -81,8 +81,9 @@ async fn complete(
         return Ok(None);
     };
     let guards = all_acknowledged(guards).await?;
-    match guards.iter().find(|guard| guard.is_lost()) {
-        Some(lost) => Err(lost.lost_error()),
+    match guards.iter().find(|guard| !guard.is_timely()) {
+        Some(lost) if lost.is_lost() => Err(lost.lost_error()),
+        Some(late) => Err(late.request.too_late()),
         None => Ok(Some(guards)),
     }
 }
@@ -302,21 +303,21 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     }
 }
 
-/// Returns `Err` if a lock of the set was lost while it waited for the rest. Extends fixed leases that have too little
-/// left, and returns `Err` if too little is left all the same.
+/// Returns `Err` if a lock of the set was lost while it waited for the rest. Extends leases that have too little left,
+/// and returns `Err` if too little is left all the same.
 async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     for (_, guard) in held {
         let request = &guard.request;
         if guard.is_lost() {
             return Err(guard.lost_error());
         }
-        if guard.remaining() < request.min_validity && !request.lease_mode.is_renewed() {
+        if !guard.is_timely() {
             guard
                 .extend(request.lease_mode.lease().get())
                 .await
                 .map_err(|error| request.blame(error))?;
         }
-        if guard.remaining() < request.min_validity {
+        if !guard.is_timely() {
             return Err(request.too_late());
         }
     }

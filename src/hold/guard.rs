@@ -249,10 +249,17 @@ impl AcquireRequest {
 
     /// Returns a guard if enough of its lease is left to hand it out.
     pub(super) fn timely(&self, guard: LockGuard) -> Result<LockGuard, Error> {
-        match guard.remaining() < self.min_validity {
-            true => Err(self.too_late()),
-            false => Ok(guard),
+        match guard.is_timely() {
+            true => Ok(guard),
+            false => Err(self.too_late()),
         }
+    }
+}
+
+impl LockGuard {
+    /// Whether enough of its lease is left to hand it out.
+    pub(super) fn is_timely(&self) -> bool {
+        !self.is_lost() && self.remaining() >= self.request.min_validity
     }
 }
 

@@ -180,9 +180,7 @@ impl QuorumAcquire {
         }
         // Each lease was long enough at its grant, but time has passed since. The members may have different ones.
         let is_timely = |answer: &&Result<Polling, Error>| match answer {
-            Ok(Polling::Voted(Attempted::Granted(guard))) => {
-                guard.remaining() >= guard.request.min_validity
-            }
+            Ok(Polling::Voted(Attempted::Granted(guard))) => guard.is_timely(),
             _ => false,
         };
         if asked.answers().filter(is_timely).count() < majority(self.requests.len()) {

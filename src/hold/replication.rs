@@ -46,9 +46,9 @@ impl LockGuard {
         let error = match acknowledged.await? {
             Ok(Acknowledged::Enough) => {
                 self.hold.record.acknowledged();
-                match self.remaining() < self.request.min_validity {
-                    true => self.request.too_late(),
-                    false => return Ok(self),
+                match self.is_timely() {
+                    true => return Ok(self),
+                    false => self.request.too_late(),
                 }
             }
             Ok(Acknowledged::By(count)) => self.too_few(count, asked),

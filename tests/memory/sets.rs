@@ -215,7 +215,7 @@ async fn waiter_of_a_red_lock_keeps_its_place_whatever_else_its_owner_acquires()
 }
 
 /// Returns a client of a server to and from which all bytes take this long.
-async fn client_at(server: &MemoryServer, way: Duration) -> Client {
+pub(crate) async fn client_at(server: &MemoryServer, way: Duration) -> Client {
     let server = server.clone();
     let connect = move |_: Address| {
         let server = server.clone();
@@ -315,4 +315,21 @@ async fn each_call_for_a_red_lock_gives_up_one_lease_after_the_majority_fell_sil
         assert_eq!(kind(call.await.unwrap()), ErrorKind::Quorum);
     }
     assert!(silent.elapsed() < secs(18), "{:?}", silent.elapsed());
+}
+
+/// The members that it has are renewed, and yet have less left than it wants when the last one comes.
+#[tokio::test(start_paused = true)]
+async fn set_whose_members_need_most_of_their_lease_is_granted() {
+    let server = MemoryServer::new();
+    let both = [server.clone(), server];
+    let settings = |it: ClientBuilder| it.watchdog_lease(secs(3)).min_validity(millis(2_500));
+    let [here, there] = clients(&both, settings).await.try_into().unwrap();
+    let busy = there.lock("b").lock().await.unwrap();
+    let set = MultiLock::new(["a", "b"].map(|name| here.lock(name)));
+    let set = tokio::spawn(async move { set.lock().await });
+    sleep(millis(600)).await;
+    busy.unlock().await.unwrap();
+    let guard = set.await.unwrap().unwrap();
+    assert!(guard.remaining() >= millis(2_500));
+    guard.unlock().await.unwrap();
 }
