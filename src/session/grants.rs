@@ -26,7 +26,7 @@ pub(super) const LATELY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Grants(Mutex<PendingGrants>);
 
-/// The state of these holds, under one mutex. Wakers are woken under it.
+/// The state of these holds, under one mutex. No waker is cloned, woken or dropped under it, since that may run any code.
 #[derive(Debug, Default)]
 struct PendingGrants {
     /// By acquisition id, each hold whose waiter has neither accepted a grant nor been given up.
@@ -144,7 +144,11 @@ impl Grants {
     pub(crate) fn tell(&self, number: &str, told: GrantNews) -> bool {
         let mut state = self.lock();
         let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
-        waiting.is_some_and(|waiting| waiting.tell(told))
+        let news = waiting.and_then(|waiting| waiting.tell(told));
+        drop(state);
+        let is_news = news.is_some();
+        news.flatten().into_iter().for_each(Waker::wake);
+        is_news
     }
 
     /// Tells every waiter that has a place in the queue of this lock to ask.
@@ -155,11 +159,13 @@ impl Grants {
         let PendingGrants {
             waiting, placed, ..
         } = &mut *state;
+        let mut wakers = Vec::new();
         for number in placed.get(lock).into_iter().flatten() {
-            if let Some(waiting) = waiting.get_mut(number) {
-                waiting.tell(GrantNews::Ask);
-            }
+            let waiting = waiting.get_mut(number);
+            wakers.extend(waiting.and_then(|it| it.tell(GrantNews::Ask)).flatten());
         }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes a waiter, so that it shows that it is polled.
@@ -201,6 +207,7 @@ impl Grants {
         // The entries stay: each keeper removes its own, by `leave`.
         state.placed.values_mut().for_each(BTreeSet::clear);
         let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
         waiting.into_values().map(|waiting| waiting.hold).collect()
     }
 
@@ -234,6 +241,7 @@ impl Grants {
     /// Returns the news of a waiter, and clears it. A waiter that was given up gets `Ask`, and learns by asking that it
     /// has to begin again.
     fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<GrantNews> {
+        let waker = context.waker().clone();
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&number) else {
             return Poll::Ready(GrantNews::Ask);
@@ -242,10 +250,9 @@ impl Grants {
         if let Some(told) = waiting.told.take() {
             return Poll::Ready(told);
         }
-        match &mut waiting.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            waker => *waker = Some(context.waker().clone()),
-        }
+        let replaced = waiting.waker.replace(waker);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -269,21 +276,18 @@ fn is_lately(since: BootInstant) -> bool {
 }
 
 impl PendingGrant {
-    /// Records news for the waiter. Returns `false` if it is not news.
-    fn tell(&mut self, told: GrantNews) -> bool {
+    /// Records news for the waiter. Returns whom to wake, or `None` if it is not news.
+    fn tell(&mut self, told: GrantNews) -> Option<Option<Waker>> {
         let is_news = match self.told {
             // A grant replaces `Ask`, and nothing replaces a grant, since its waiter need not ask.
             None => true,
             Some(GrantNews::Ask) => told != GrantNews::Ask,
             Some(GrantNews::Granted(_)) => false,
         };
-        if is_news {
+        is_news.then(|| {
             self.told = Some(told);
-            if let Some(waker) = self.waker.take() {
-                waker.wake();
-            }
-        }
-        is_news
+            self.waker.take()
+        })
     }
 }
 

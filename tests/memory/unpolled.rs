@@ -1,7 +1,10 @@
 //! Calls that nobody polls for a while, by a clock that a test moves.
 
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Wake, Waker};
 
 use redlatch::config::ReleaseBy;
 use redlatch::{
@@ -394,4 +397,34 @@ async fn level_that_is_asked_for_just_before_a_release_that_nobody_polls_is_a_ne
     let level = level.await.unwrap().expect("a free lock");
     level.unlock().await.unwrap();
     unpolled.await.unwrap();
+}
+
+/// A waker that looks at the client, as one may that polls right away.
+struct Looks(Client, AtomicUsize);
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        let shown = format!("{:?}", self.0);
+        self.1.fetch_add(shown.len(), Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_in_a_queue_on_the_server_is_woken_with_nothing_locked() {
+    let (_server, client, _other) = two().await;
+    let [first, second] = [(); 2].map(|()| stranger(&client.fair_lock("job")));
+    let guard = first.lock().await.unwrap();
+    let looks = Arc::new(Looks(client, AtomicUsize::new(0)));
+    let waker = Waker::from(looks.clone());
+    let mut next = Box::pin(second.lock());
+    for _ in 0..10 {
+        let polled = next.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        sleep(millis(1)).await;
+    }
+    let before = looks.1.load(Relaxed);
+    guard.unlock().await.unwrap();
+    sleep(millis(10)).await;
+    assert_ne!(looks.1.load(Relaxed), before, "woken");
+    next.await.unwrap().unlock().await.unwrap();
 }
