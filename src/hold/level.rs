@@ -286,7 +286,7 @@ impl AcquireRequest {
     /// dropped during the second, the cut stays in doubt until [`finish_cut`](Self::finish_cut) repeats it.
     pub(crate) async fn set_lease(
         &self,
-        hold: &Hold,
+        hold: &Arc<Hold>,
         lease: LeaseTime,
         mut cut: Cut,
         began: BootInstant,
@@ -296,6 +296,8 @@ impl AcquireRequest {
             // answer.
             if let Cut::Ending(ends) = cut {
                 hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
+                // Those that wait for its loss are told at the new deadline, whatever becomes of this call.
+                self.client.watchdog.watch(hold);
             }
             let call = hold.key().extend(lease, cut);
             let answer = self.client.run(&call, hold.time_left(began)).await?;
@@ -319,7 +321,11 @@ impl AcquireRequest {
 
     /// Finishes an unanswered cut of the lease before any other request, which a late cut could undo. Returns `false`
     /// if the hold is gone.
-    pub(crate) async fn finish_cut(&self, hold: &Hold, began: BootInstant) -> Result<bool, Error> {
+    pub(crate) async fn finish_cut(
+        &self,
+        hold: &Arc<Hold>,
+        began: BootInstant,
+    ) -> Result<bool, Error> {
         let in_doubt = hold.lock().schedule.cut_in_doubt();
         match in_doubt {
             Some((lease, ends)) => self.set_lease(hold, lease, Cut::Ending(ends), began).await,
@@ -343,8 +349,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here
-    /// from this source, since the moving script returns no token.
+    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that is about to be
+    /// moved here from this source, since the moving script returns no token.
     pub(crate) async fn token(
         &self,
         hold: &Hold,

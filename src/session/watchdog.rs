@@ -77,6 +77,8 @@ pub(crate) struct Watchdog {
 struct Registry {
     /// By instant, then by the hold's id: two holds may be due at the same time.
     due: BTreeMap<(BootInstant, u64), Arc<Hold>>,
+    /// When the first hold was entered after there were none.
+    since: BootInstant,
     /// When the task wakes by its timer.
     ///
     /// [`NEVER`](BootInstant::NEVER) while nothing is due: the next hold that is entered then wakes it.
@@ -119,6 +121,7 @@ impl Watchdog {
     pub(crate) fn new(releaser: Arc<Releaser>) -> Arc<Self> {
         let registry = Registry {
             due: BTreeMap::new(),
+            since: BootInstant::NEVER,
             wakes: BootInstant::NEVER,
         };
         Arc::new(Self {
@@ -145,6 +148,9 @@ impl Watchdog {
     /// Wakes the task only if the hold is due before the task would wake by itself.
     fn place(&self, hold: &Arc<Hold>, state: &mut HoldState, now: BootInstant) {
         let mut registry = self.lock();
+        if registry.due.is_empty() {
+            registry.since = now;
+        }
         if let Some(at) = state.watched.take() {
             registry.due.remove(&(at, hold.id));
         }

@@ -12,6 +12,8 @@ async fn told(server: &Server) -> (Client, LockGuard) {
     let held = client.lock("held for longer").lock().await.unwrap();
     let mut probe = server.connection();
     eventually("it listens", async || listeners(&mut probe, &client) == 1).await;
+    // What may have been missed before it listened. From here on, only messages have it ask.
+    is_checked(&mut probe).await;
     (client, held)
 }
 
@@ -147,12 +149,15 @@ async fn release_by_force_is_heard_while_a_lock_is_held_for_longer() {
     let [first, second] = ["a", "b"].map(|name| (here.lock(name), elsewhere.lock(name)));
     let held = here.lock("k").lease(secs(600)).lock().await.unwrap();
     eventually("it listens", async || listeners(&mut probe, &here) == 1).await;
+    is_checked(&mut probe).await;
     is_told(first.0, first.1).await;
+    reset_calls(&mut probe);
     probe.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("it listens again", async || {
         listeners(&mut probe, &here) == 1
     })
     .await;
+    is_checked(&mut probe).await;
     is_told(second.0, second.1).await;
     held.unlock().await.unwrap();
     eventually("it listens no more", async || {

@@ -1,15 +1,17 @@
 //! Time that a test moves: hours of leases in moments, each event at its own instant.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use redlatch::config::Prefer;
-use redlatch::{Client, LockGuard, Owner, RedLock};
+use redlatch::{Client, LockGuard, MemoryServer, Owner, RedLock};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, advance, sleep, timeout};
 
+use crate::sets::client_at;
 use crate::support::probe::{millis, secs, stranger};
-use crate::{counted, three, two};
+use crate::{client, counted, three, two};
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_for_hours_in_a_moment() {
@@ -171,4 +173,49 @@ async fn readers_of_one_process_go_together() {
     }
     let sent = scripts.load(Relaxed);
     assert_eq!(sent, 3, "scripts for 100 readers in and out");
+}
+
+/// The call is dropped when the server has cut the lease, before the answer is here.
+#[tokio::test(start_paused = true)]
+async fn lease_that_a_dropped_call_has_cut_is_lost_at_its_new_end() {
+    let server = MemoryServer::new();
+    let (other, client) = (client(&server).await, client_at(&server, millis(50)).await);
+    let guard = client.lock("job").lease(secs(60)).lock().await.unwrap();
+    // From then on the server has the script.
+    guard.extend(secs(90)).await.unwrap();
+    // Nothing else is asked about it.
+    sleep(secs(5)).await;
+    let guard = Arc::new(guard);
+    let parked = guard.clone();
+    let lost = tokio::spawn(async move { parked.lost().await });
+    // The first request learns when the lease ends, and the second one cuts it.
+    timeout(millis(175), guard.extend(secs(1)))
+        .await
+        .unwrap_err();
+    let left = other.lock("job").remaining_lease().await.unwrap();
+    let left = left.expect("it is held");
+    assert!(left <= secs(1), "{left:?}");
+    timeout(left, lost).await.expect("told by then").unwrap();
+}
+
+/// Next to holds that come and go, some with a shorter lease and some with a longer one.
+#[tokio::test(start_paused = true)]
+async fn old_hold_is_told_of_its_release_by_force_whatever_comes_and_goes() {
+    let (_server, client, other) = two().await;
+    let old = client.lock("job").lease(secs(600)).lock().await.unwrap();
+    let mut younger = Vec::new();
+    for round in 0..20 {
+        let name = |kind| format!("{kind}:{round}");
+        let [due_first, due_last] = ["first", "last"].map(|kind| client.lock(name(kind)));
+        let both = [due_first, due_last.lease(secs(6_000))];
+        let mut next = Vec::new();
+        for lock in &both {
+            next.push(lock.lock().await.unwrap());
+        }
+        younger = next;
+        sleep(millis(50)).await;
+    }
+    assert!(other.lock("job").force_unlock().await.unwrap());
+    timeout(millis(20), old.lost()).await.expect("told");
+    drop(younger);
 }

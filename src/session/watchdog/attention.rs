@@ -8,12 +8,14 @@
 use std::time::Duration;
 
 use super::Watchdog;
+use crate::clock::BootInstant;
 
-/// From this age of a hold on, the client listens for releases by force. Shorter holds cost no subscription.
+/// Once there have been holds for this long, the client listens for releases by force. A short hold costs no
+/// subscription.
 const HELD_FOR_LONG: Duration = Duration::from_millis(100);
 
 impl Watchdog {
-    /// Subscribes to the own channel once a hold has stood for [`HELD_FOR_LONG`], and unsubscribes once nothing has
+    /// Subscribes to the own channel once there have been holds for [`HELD_FOR_LONG`], and unsubscribes once nothing has
     /// been due for a while. Returns how long the task may sleep, at most `pause`.
     pub(super) fn attend(&self, pause: Option<Duration>) -> Option<Duration> {
         let backend = &self.releaser.backend;
@@ -24,14 +26,8 @@ impl Watchdog {
         if backend.is_attending() {
             return Some(pause);
         }
-        // Next to holds that come and go, an old hold is due first or last, whether it is renewed or has a fixed lease.
-        let ends = {
-            let registry = self.lock();
-            let due = || registry.due.values();
-            [due().next().cloned(), due().next_back().cloned()]
-        };
-        let ages = ends.iter().flatten().map(|hold| hold.held_for());
-        let left = HELD_FOR_LONG.saturating_sub(ages.max().unwrap_or_default());
+        let since = self.lock().since;
+        let left = HELD_FOR_LONG.saturating_sub(since.until(BootInstant::now()));
         if left.is_zero() {
             backend.attend(true);
             return Some(pause);
