@@ -66,7 +66,8 @@ impl Parse for Boxed {
         let begun = parameters
             .iter()
             .position(|first| !is_never(first) && !is_name(first));
-        let rest = parameters.split_off(begun.unwrap_or(parameters.len()));
+        // The last statement is what the function returns.
+        let rest = parameters.split_off(begun.unwrap_or(parameters.len().saturating_sub(1)));
         // The name that the body has for `self` stays there, so that the arguments of the attribute have `self`.
         let (parameters, mut body): (Vec<_>, Vec<_>) = parameters
             .into_iter()

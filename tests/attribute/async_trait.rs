@@ -24,6 +24,8 @@ trait Shop: Send + Sync {
 
     async fn ship_all(&mut self, orders: &[u64]) -> Result<usize, Error>;
 
+    async fn pass(&self, ran: Result<u8, Error>) -> Result<u8, Error>;
+
     async fn close(self: Box<Self>) -> Result<Vec<u64>, Error>;
 
     async fn serve(self: Arc<Self>, mut done: u64) -> Result<u64, Error>;
@@ -66,6 +68,11 @@ impl Shop for Corner {
     }
 
     #[locked(client = self.client, name = "shop")]
+    async fn pass(&self, ran: Result<u8, Error>) -> Result<u8, Error> {
+        ran
+    }
+
+    #[locked(client = self.client, name = "shop")]
     async fn close(self: Box<Self>) -> Result<Vec<u64>, Error> {
         Ok(self.shipped)
     }
@@ -87,6 +94,7 @@ async fn methods_of_an_object_run_under_their_locks() {
     let mut object: Box<dyn Shop> = Box::new(shop());
     assert_eq!(object.ship(7).await.unwrap(), 7);
     assert_eq!(soon(object.ship_all(&[7, 8])).await.unwrap(), 2);
+    assert_eq!(object.pass(Ok(9)).await.unwrap(), 9);
     assert_eq!(object.count("a").await.unwrap(), Some(true));
     let held = other.lock("stock:a").lock().await.unwrap();
     assert_eq!(object.count("a").await.unwrap(), None);
