@@ -388,8 +388,8 @@ impl Client {
     ///
     /// This takes at most about one [`command_timeout`](ClientBuilder::command_timeout) plus one second. If a server
     /// does not answer within that time, the locks and leased permits that could not be released on it become free when
-    /// their leases end. If the runtime on which the client was connected is at rest, the call returns a second later,
-    /// and that runtime does the rest once it runs again.
+    /// their leases end. If the runtime on which the client was connected is not running, the call returns a second
+    /// later, and that runtime finishes once it runs again.
     ///
     /// # Cancel safety
     ///

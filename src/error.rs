@@ -25,7 +25,7 @@ pub enum ErrorKind {
     /// the limit. In the latter case, the request was never sent and had no effect. Check the server and retry.
     Backend,
     /// The request was sent but not answered, so its outcome is unknown. An acquisition is being undone in the
-    /// background, and a release is sent again: retry, no lock stays held for longer than one lease. A change of the
+    /// background, and a release is sent again. Retry: no lock stays held for longer than one lease. A change of the
     /// number of permits or of a latch is not undone: read the number before you retry.
     Timeout,
     /// The lock was held and no longer is, or it was granted so late that too little of its lease was left. Stop the

@@ -30,7 +30,7 @@
 //!
 //! - [`Election`](leader::Election), from [`Client::leader`]: one of them leads, as long as it lives. The others see
 //!   who leads, and take over.
-//! - [`Job`](job::Job), from [`Client::job`]: all of them start a job at about the same time, and one of them runs it.
+//! - [`Job`](job::Job), from [`Client::job`]: all of them want to run a job at about the same time, and one does.
 //!
 //! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
 //! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock. To store a lock of any kind, use

@@ -56,8 +56,8 @@ setters! { ClientBuilder:
     ///
     /// With this, a call returns once `replicas` replicas have acknowledged the lock. If fewer do `within` this time,
     /// the lock is released and the call fails with [`Backend`](crate::ErrorKind::Backend), which says how many did. It
-    /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for
-    /// leaders and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
+    /// applies to every kind of lock, so also to leaders and jobs, to sets, and to each server of a
+    /// [`RedLock`](crate::RedLock), but not to semaphores and latches. From 1 replica, and from 1 ms to a day.
     ///
     /// This setting makes it rarer that a failover loses a lock that was just acquired. **It does not prevent such a
     /// loss**, nor two holders at the same time: a replica that does not have the lock may be promoted, a replica may

@@ -168,9 +168,9 @@ impl Lease {
 
     /// Gives the hold a new lease, counted from now.
     ///
-    /// The new lease may be shorter than the remaining one if the lease is fixed and no other guard shares the hold,
-    /// except just after the lock was passed on to this guard within the process. Otherwise the remaining lease is
-    /// never shortened, so that no other guard loses its lease; a lease that is renewed stays renewed.
+    /// The remaining lease can become shorter only if it is fixed and no other guard shares the hold, and not just
+    /// after the lock was passed on to this guard within the process. So no other guard loses its lease. A lease that
+    /// is renewed stays renewed.
     ///
     /// # Errors
     ///

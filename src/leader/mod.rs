@@ -3,8 +3,8 @@
 //! A term is a hold of a fenced lock. Each campaign has an owner of its own, so two candidates never share a hold,
 //! whatever they are called, and the owner that the server records names the term.
 //!
-//! A change is told on a channel of its own, and not on the lock's: a release takes whoever listens there for a
-//! waiter of Redisson's, and would give it a turn.
+//! A change is announced on a channel of its own, not on the lock's: a release takes whoever listens there for a
+//! Redisson waiter, and would give it a turn.
 
 pub(crate) mod election;
 pub(crate) mod term;

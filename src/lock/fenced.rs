@@ -33,7 +33,7 @@ use crate::owner::Owner;
 ///
 /// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.
 /// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry. A
-/// hold that its named owner acquired as a lock of another kind has no token: acquiring it again here returns
+/// hold that a named owner acquired through another kind of lock has no token: re-entering it here returns
 /// [`WrongKind`](crate::ErrorKind::WrongKind).
 ///
 /// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
@@ -66,8 +66,8 @@ impl FencedLock {
     /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) if no other is set. With any other value, every call
     /// that acquires, unlocks or adopts returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
-    /// If the handles of one lock have different values, in one process or several, the value of the handle that the
-    /// server granted the lock to last applies. Within a process, such handles do not pass a hold on in memory.
+    /// If the handles of one lock have different values, in one process or several, the value of the handle that last
+    /// got the lock from the server applies. Within a process, such handles do not pass a hold on in memory.
     ///
     /// Use it only in fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again
     /// at 1 once it has passed, while the tokens of this crate then continue from the server's clock.

@@ -38,7 +38,7 @@ use crate::owner::Owner;
 /// 1.5 seconds per lock. If such a lock and a set ask for the same names in opposite orders, one of them has to give
 /// way: the set after [`hold_and_wait`](Self::hold_and_wait), Redisson's lock after 1.5 seconds per lock.
 ///
-/// One name has no order, so no two members may have the same: not the same lock twice, and not one name on several
+/// Equal names have no order, so each member needs its own: not the same lock twice, and not one name on several
 /// servers or in several databases. Such a set is [`InvalidInput`](crate::ErrorKind::InvalidInput). Give each of the
 /// locks its own name, such as `stock:eu` and `stock:us`, or use a [`RedLock`](crate::RedLock), whose members have one
 /// name on several servers.

@@ -186,8 +186,8 @@ impl ReadWriteLock {
     ///
     /// If the handles of one lock have different preferences, in one process or several, each call goes by its own: a
     /// reader by whether it lets waiting writers go first, a writer by whether it keeps new readers out. Readers with
-    /// different preferences do not share a hold. Within one process, the calls of each side wait in order, so those
-    /// behind a call that lets the other side go first wait with it.
+    /// different preferences do not share a hold. Within one process, the calls of each side wait in order: if one of
+    /// them lets the other side go first, those behind it wait too.
     ///
     /// # Examples
     ///

@@ -22,8 +22,8 @@ use crate::protocol::hold_key::Kind;
 /// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with a rule for restarts, which
 /// that page leaves to the operator. It corresponds to Redisson's `RedissonRedLock`.
 ///
-/// Created by [`new`](Self::new) from one lock per server, usually of one name, each of a client of its own. Three or
-/// five servers are usual: of three, one may fail; of five, two. Members are reentrant or plain locks; another kind is
+/// Created by [`new`](Self::new) from one lock per server, usually of one name, each from its own client. Three or five
+/// servers are usual: of three, one may fail; of five, two. Members are reentrant or plain locks; another kind is
 /// [`InvalidInput`](crate::ErrorKind::InvalidInput), and so are two members on one server.
 ///
 /// # When to use it, and when to use another
@@ -33,8 +33,8 @@ use crate::protocol::hold_key::Kind;
 /// and protects more: **this lock has no token**, since no order of tokens holds across several servers. If it is
 /// enough that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
 ///
-/// **A fleet of servers that were all just started grants nothing** for up to [`max_lease`](Self::max_lease) and two
-/// seconds, a minute by default: see [below](#servers-that-forget).
+/// **A fleet of servers that were all just started grants nothing** for up to [`max_lease`](Self::max_lease), a minute
+/// by default, and 2 s: see [below](#servers-that-forget).
 ///
 /// # What it needs
 ///
@@ -85,7 +85,7 @@ use crate::protocol::hold_key::Kind;
 ///   `min-replicas-max-lag`.
 /// - Keys were evicted or removed one by one; `SWAPDB` there and back, or between databases that both serve a RedLock;
 ///   `DEBUG RELOAD NOSAVE`; a machine that goes back to a snapshot.
-/// - A server's clock is set ahead or back, before the first call too: uptime is counted by it.
+/// - A server's clock is set ahead or back, even before the first call: it measures uptime.
 /// - Slots of a cluster are assigned without their keys.
 /// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not distinguish it from other `CONFIG` calls.
 /// - A `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; handles of one lock with
@@ -96,12 +96,12 @@ use crate::protocol::hold_key::Kind;
 /// The waiters of one process form one local queue; the first of them asks all servers at once. There is no order
 /// between processes.
 ///
-/// Reentrant members notify waiters of a release. The first waiter listens on every server. It asks again when enough
-/// servers have reported a release that a majority may be free, when a lease ends, and after each
+/// Reentrant members notify waiters of a release. The first waiter listens on every server. It asks again once the
+/// reported releases mean that a majority may be free, when a lease ends, and after each
 /// [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members notify nobody. With them the
 /// waiter asks after pauses of up to 128 ms or, if that is longer, a sixteenth of the time it has waited so far, but at
-/// most one second. All of these times have a random part. It is longer than a round of requests takes once several
-/// callers each got some of the servers, so that they do not collide again, wherever they are.
+/// most one second. All of these times have a random part. Once several callers each got some of the servers, it is
+/// longer than a round of requests takes, so that they do not collide again, wherever they are.
 ///
 /// Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer, or a sixth of the lease if
 /// that is shorter. A majority that answers at once is not delayed by servers that hang. The requests to those continue
@@ -109,7 +109,7 @@ use crate::protocol::hold_key::Kind;
 ///
 /// # Lease and owner
 ///
-/// Each member has the lease that it was given. The lease of the guard is good as long as that of a majority of its
+/// Each member has the lease that it was given. The guard's lease is good as long as those of a majority of its
 /// members, each counted from before its request was sent. Renewal and [`extend`](RedGuard::extend) count a server only
 /// if this hold was still there.
 ///
@@ -242,8 +242,8 @@ impl RedLock {
         self
     }
 
-    /// Sets the longest lease that this lock has in any process, 60 seconds by default. This is also how long a server
-    /// that [may have forgotten](Self#servers-that-forget) what it granted abstains.
+    /// Sets the longest lease that this lock has in any process, 60 seconds by default. A server that [may have
+    /// forgotten](Self#servers-that-forget) what it granted abstains for as long.
     ///
     /// From 50 ms to 100 years; with any other value, the methods that acquire the lock return
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput), as they do if a member has a longer lease. Keep the value
@@ -279,8 +279,8 @@ impl RedLock {
     /// # Errors
     ///
     /// - [`Quorum`](crate::ErrorKind::Quorum): for one watchdog lease, the servers that voted and those that
-    ///   [abstain](Self#servers-that-forget) were together no majority. The error says how many servers granted the
-    ///   lock, found it busy, did not answer or abstain, for how long and why.
+    ///   [abstain](Self#servers-that-forget) made up no majority. The error says how many servers granted the lock,
+    ///   found it busy, did not answer or abstain, for how long and why.
     /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the members, a lease or the owner cannot work.
     /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
     /// - [`Closed`](crate::ErrorKind::Closed): as for a single lock.
@@ -289,8 +289,8 @@ impl RedLock {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what servers granted or may have granted is released in the background. So it is if
-    /// nobody polls the future for a few seconds; the call begins again when it is polled.
+    /// If the future is dropped, what servers granted or may have granted is released in the background. The same
+    /// happens if nobody polls it for a few seconds; the call restarts when it is polled.
     ///
     /// # Examples
     ///

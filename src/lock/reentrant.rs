@@ -27,8 +27,8 @@ use crate::hold::guard::LockGuard;
 /// release notifies only the first two processes in it, so its cost does not depend on how many processes wait. The
 /// lock is then reserved for the first process for at most 300 ms, and is busy for all others, including
 /// [`try_lock`](Self::try_lock). A process that has died gets no turn; a process that hangs loses its turn after these
-/// 300 ms. [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) limits how long a process passes the lock
-/// on to itself while others wait.
+/// 300 ms. [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) limits how often a process hands the lock
+/// to itself while others wait.
 ///
 /// Redisson's clients have no place in the turn order. While any of them waits, a release reserves the lock for them
 /// for 5 ms first. Their threads can acquire it one after the other without yielding to this crate: next to 16 tasks

@@ -35,11 +35,11 @@ use crate::session::ClientHandle;
 /// [`ExpirableSemaphore`](crate::semaphore::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
 /// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
-/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. Permits that were held
-/// for more than 23 hours are given back whether or not the server has that key. If the server has lost its data since,
-/// and the number was set again, the semaphore then has more permits than were set. If the connection broke before a
-/// call was answered, a key by which the server recognizes a repeated call may remain for two minutes. Java ignores both
-/// keys.
+/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day; if they were held for
+/// more than 23 hours, a day after their release. Permits that were held for more than 23 hours are given back whether
+/// or not the server has that key. If the server has lost its data since, and the number was set again, the semaphore
+/// then has more permits than were set. If the connection broke before a call was answered, a key by which the server
+/// recognizes a repeated call may remain for two minutes. Java ignores both keys.
 ///
 /// # Examples
 ///

@@ -150,8 +150,9 @@ macro_rules! methods {
                 self.acquire_many(1).await
             }
 
-            /// Acquires `permits` permits at once, all or none, waiting until they are free. A call that waits for many
-            /// permits is not overtaken by calls that come after it in this process.
+            /// Acquires `permits` permits at once, all or none, waiting until they are free. Once its first request was
+            /// refused, a call that waits for many permits is not overtaken by calls that come after it in this
+            /// process.
             ///
             /// # Errors
             ///
