@@ -24,7 +24,8 @@ pub(crate) fn acquire<'a>(
     call
 }
 
-/// Makes a call that reads the token of the current hold, which a client of ours has `recorded`, or none.
+/// Makes a call that reads the token of the current hold, which a client of ours has `recorded`, or none. In that case,
+/// it records the token once a client of ours has a level of the hold.
 pub(crate) fn token<'a>(key: &'a HoldKey, fencing: &'a Fencing, recorded: bool) -> Call<'a> {
     let keys = vec![&**key.name.key(), &*fencing.key];
     let args = vec![Arg::Number(recorded.into())];

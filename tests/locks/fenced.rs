@@ -326,6 +326,25 @@ async fn hold_of_java_that_one_client_has_adopted_has_its_token_for_the_next() {
     assert_eq!(there.lock().await.unwrap().token().get(), 7);
 }
 
+/// Each level that `RFencedLock` takes has a token of its own.
+#[tokio::test]
+async fn level_of_java_that_is_adopted_later_has_the_later_token() {
+    let (server, client, other) = start_two().await;
+    let mut probe = server.connection();
+    let field = "8f2d4a5c-0000-4000-8000-000000000000:31";
+    let owner = Owner::named(field);
+    let [here, there] = [client, other].map(|it| it.fenced_lock(NAME).owned_by(&owner));
+    let mut adopted = Vec::new();
+    for (token, lock) in [(7, here), (8, there)] {
+        probe.command(&["SET", TOKEN, &token.to_string()]);
+        probe.command(&["HINCRBY", NAME, field, "1"]);
+        probe.command(&["PEXPIRE", NAME, "60000"]);
+        let level = lock.adopt().await.unwrap().expect("a level");
+        assert_eq!(level.token().get(), token);
+        adopted.push(level);
+    }
+}
+
 // fault: S17
 #[tokio::test]
 async fn kinds_of_one_shape_exclude_each_other() {

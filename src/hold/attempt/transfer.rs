@@ -75,7 +75,18 @@ impl Attempt<'_> {
                 .run(&hold.key().adopt(1.into(), lease, Some(&source)))
                 .await?;
             match Adopted::decode(&answer.reply)? {
-                Adopted::Moved => return Ok(Some((answer.sent, token))),
+                Adopted::Moved => {
+                    // Redisson's clients may have raised the token meanwhile, and do not record it.
+                    let token = match token {
+                        Some(_) if !source.is_recorded() => self
+                            .request
+                            .token(&self.hold, &source)
+                            .await
+                            .or(Ok(token))?,
+                        token => token,
+                    };
+                    return Ok(Some((answer.sent, token)));
+                }
                 // Another client was faster, so read again.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
