@@ -294,8 +294,8 @@ async fn keep(lease: Lease, end: BootInstant, handle: &Handle) {
     // Also when the period has passed meanwhile: the lease may last longer.
     loop {
         let told = match &lease {
-            // Nothing of it is left that this process could set.
-            Some(lease) if left().is_zero() && lease.hold.lock().has_ended() => return,
+            // The last renewal was in the period, so nothing of its lease is left on the server.
+            Some(_) if BootInstant::now() >= end.plus(handle.watchdog_lease) => return,
             Some(lease) => lease.outlast(left().max(SHORTEST_LEASE)).await,
             None if left().is_zero() => return,
             // The lock was lost in an outage. If it is still free, nobody else has run the job.

@@ -297,7 +297,9 @@ impl AcquireRequest {
             if let Cut::Ending(ends) = cut {
                 hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
                 // Those that wait for its loss are told at the new deadline, whatever becomes of this call.
-                self.client.watchdog.watch(hold);
+                if hold.is_guarded() {
+                    self.client.watchdog.watch(hold);
+                }
             }
             let call = hold.key().extend(lease, cut);
             let answer = self.client.run(&call, hold.time_left(began)).await?;

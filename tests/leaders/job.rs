@@ -435,6 +435,28 @@ async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
     eventually_free(&scene.server, "k").await;
 }
 
+/// The outage begins between the request that learns when the lease ends and the one that cuts it.
+#[tokio::test]
+async fn period_that_ends_while_the_cut_of_its_lease_is_in_doubt_is_not_followed_by_a_long_lease() {
+    let scene = Scene::open(|builder| builder.watchdog_lease(secs(40))).await;
+    let job = scene.client.job("k", secs(1));
+    let mut asks = scene.proxy.stop(support::sha("lock_extend"));
+    let ran = job.execute(async |_| Ok::<_, Error>(()));
+    let outage = async {
+        asks.reached().await;
+        let mut cuts = scene.proxy.stop(support::sha("lock_extend"));
+        asks.open();
+        cuts.reached().await;
+        scene.proxy.black_hole(true);
+        sleep(millis(1_500)).await;
+        scene.proxy.black_hole(false);
+        scene.proxy.cut();
+    };
+    let (ran, ()) = tokio::join!(soon(ran), outage);
+    assert_eq!(ran.unwrap(), Some(()));
+    eventually_free(&scene.server, "k").await;
+}
+
 #[test]
 fn caller_of_a_job_waits_for_one_lease_though_the_runtime_of_the_client_rests() {
     let server = Server::start();
