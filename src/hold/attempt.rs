@@ -107,7 +107,7 @@ pub(crate) struct Attempt<'a> {
     /// Whether a handoff for this call could not be passed on. For a fenced lock, the next request then reserves many
     /// tokens, since a lack of them may have been the reason.
     follows: bool,
-    /// How many disruptions had made holds doubtful when this attempt began.
+    /// How many disruptions had made holds doubtful when the last request was sent.
     doubts: u64,
 }
 
@@ -405,6 +405,7 @@ impl<'a> Attempt<'a> {
     /// owner.
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
+        self.doubts = self.request.client.watchdog.doubts();
         // If nobody polls this call once the time of the request has passed, others go ahead of it and undo the
         // request.
         self.lend(BootInstant::now().plus(self.budget));

@@ -77,7 +77,7 @@ pub(crate) struct Watchdog {
 struct Registry {
     /// By instant, then by the hold's id: two holds may be due at the same time.
     due: BTreeMap<(BootInstant, u64), Arc<Hold>>,
-    /// When the first hold was entered after there were none.
+    /// Since when the first of them is held that was entered after there were none.
     since: BootInstant,
     /// When the task wakes by its timer.
     ///
@@ -149,7 +149,7 @@ impl Watchdog {
     fn place(&self, hold: &Arc<Hold>, state: &mut HoldState, now: BootInstant) {
         let mut registry = self.lock();
         if registry.due.is_empty() {
-            registry.since = now;
+            registry.since = state.since;
         }
         if let Some(at) = state.watched.take() {
             registry.due.remove(&(at, hold.id));

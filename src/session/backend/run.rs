@@ -280,18 +280,22 @@ impl<'a> Run<'a> {
                 }
                 error
             }
-            SendError::Broken(Broken::Cut(cause)) if self.call.once => {
-                let text = format!(
-                    "the connection to {:?} broke before it answered; whether the request ran is unknown",
-                    self.node
-                );
-                let error = Error::new(ErrorKind::Timeout, text);
-                error.unanswered().caused_by(cause)
-            }
             SendError::Broken(broken) => {
-                let error = self
-                    .node
-                    .failed(self.started, self.budget, broken, self.repeated);
+                let error = match broken {
+                    // The server may answer the next call.
+                    Broken::Cut(cause) if self.call.once => {
+                        let text = format!(
+                            "the connection to {:?} broke before the answer; whether the request ran is unknown",
+                            self.node
+                        );
+                        let error = Error::new(ErrorKind::Timeout, text);
+                        error.unanswered().caused_by(cause)
+                    }
+                    broken => {
+                        let (started, repeated) = (self.started, self.repeated);
+                        self.node.failed(started, self.budget, broken, repeated)
+                    }
+                };
                 if let Some(cluster) = self.backend.cluster() {
                     cluster.suspect();
                 }
