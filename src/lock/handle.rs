@@ -21,7 +21,6 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::WakeSource;
 use crate::scope;
 use crate::session::ClientHandle;
-use crate::session::backend::Answer;
 use crate::session::hold::Hold;
 
 /// Names a lock and its kind.
@@ -138,7 +137,7 @@ impl Handle {
             // Determined before the first await, since the owner is the task that polls first.
             let owner = self.owner()?;
             let (client, Target { name, kind }) = (&self.client.client_name, self.target()?);
-            let record = self.ask("").await?;
+            let record = self.ask("", self.client.settings.command_timeout).await?;
             let holders = record.map_or_else(Vec::new, |record| record.holders);
             let local = self.client.local_locks.find(kind.local_key(name));
             let hold = local.and_then(|local| local.live(&owner));
@@ -210,24 +209,21 @@ impl Handle {
                 .collect();
             let call = kind.force_release(name, holders);
             let timeout = self.client.settings.command_timeout;
-            let began = BootInstant::now();
-            let decoded = |answer: Answer| ForceReleased::decode(&answer.reply);
+            let end = BootInstant::now().plus(timeout);
+            let left = || BootInstant::now().until(end);
             let released = match self.client.run(&call, timeout).await {
-                Ok(answer) => match decoded(answer)? {
+                Ok(answer) => match ForceReleased::decode(&answer.reply)? {
                     ForceReleased::Released => true,
-                    ForceReleased::Free => false,
+                    // An earlier, unanswered send of this call may have freed the lock.
+                    ForceReleased::Free => answer.repeated,
                     // Nothing was released, so what the guards here had is still owed.
                     ForceReleased::Others => return Ok(false),
                     ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
                 },
-                Err(error) if error.is_unanswered() => {
-                    // The lock may have another owner by now. So this releases it from nobody, and asks whether it is
-                    // free.
-                    let nobody = [String::new()];
-                    let ask = kind.force_release(name, &nobody);
-                    let left = timeout.saturating_sub(began.until(BootInstant::now()));
-                    match self.client.run(&ask, left).await.and_then(decoded) {
-                        Ok(ForceReleased::Free) => true,
+                // It was not sent again, since the lock may have another owner by now.
+                Err(error) if error.is_unanswered() && !left().is_zero() => {
+                    match self.ask("", left()).await {
+                        Ok(None) => true,
                         _ => return Err(error),
                     }
                 }
@@ -259,14 +255,14 @@ impl Handle {
         &'a self,
         field: &'a str,
     ) -> impl Future<Output = Result<Option<ServerRecord>, Error>> + Send {
-        self.client.within(Box::pin(self.ask(field)))
+        let timeout = self.client.settings.command_timeout;
+        self.client.within(Box::pin(self.ask(field, timeout)))
     }
 
-    async fn ask(&self, field: &str) -> Result<Option<ServerRecord>, Error> {
+    async fn ask(&self, field: &str, timeout: Duration) -> Result<Option<ServerRecord>, Error> {
         self.client.ensure_open()?;
         let Target { name, kind } = self.target()?;
         let call = kind.inspect(name, field);
-        let timeout = self.client.settings.command_timeout;
         let answer = self.client.run(&call, timeout).await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held {

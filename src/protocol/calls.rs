@@ -171,7 +171,7 @@ impl Kind {
             _ => lock::force_release(name, self),
         };
         // The lock may have another owner by then.
-        call.once = true;
+        call.once = holders.is_empty();
         if !matches!(self, Self::Plain(_)) {
             call.args
                 .extend(holders.iter().map(|field| Arg::Text(field)));

@@ -333,7 +333,7 @@ async fn force_unlock_without_its_reply_ends_no_later_hold() {
     let lock = scene.client.lock(NAME);
     let stuck = take(&lock).await;
     scene.proxy.cut_reply_to(sha("lock_force_release"));
-    let mut gate = scene.proxy.stop(sha("lock_force_release"));
+    let mut gate = scene.proxy.stop(sha("lock_inspect"));
     let force = tokio::spawn(async move { lock.force_unlock().await });
     gate.reached().await;
     assert_eq!(scene.levels(NAME), 0, "released by the first request");
