@@ -198,6 +198,23 @@ async fn lease_that_a_dropped_call_has_cut_is_lost_at_its_new_end() {
     timeout(left, lost).await.expect("told by then").unwrap();
 }
 
+/// The level is released between the request that finds it and the one that reads its token.
+#[tokio::test(start_paused = true)]
+async fn level_with_a_token_that_is_released_before_it_is_adopted_is_gone() {
+    let server = MemoryServer::new();
+    let (other, client) = (client(&server).await, client_at(&server, millis(50)).await);
+    let owner = Owner::named("req-7");
+    let [here, there] = [client, other].map(|it| it.fenced_lock("job").owned_by(&owner));
+    // From then on the server has the scripts.
+    drop(there.lock().await.unwrap().detach());
+    here.adopt().await.unwrap().unwrap().unlock().await.unwrap();
+    let guard = there.lock().await.unwrap();
+    let adopted = tokio::spawn(async move { here.adopt().await });
+    sleep(millis(120)).await;
+    guard.unlock().await.unwrap();
+    assert!(adopted.await.unwrap().unwrap().is_none());
+}
+
 /// Next to holds that come and go, some with a shorter lease and some with a longer one.
 #[tokio::test(start_paused = true)]
 async fn old_hold_is_told_of_its_release_by_force_whatever_comes_and_goes() {

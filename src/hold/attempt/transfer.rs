@@ -67,9 +67,16 @@ impl Attempt<'_> {
                 return Ok(None);
             };
             let token = match lease {
-                Some(_) => self.request.token(&self.hold, &source).await?,
-                None => None,
+                Some(_) => self.request.token(&self.hold, &source).await,
+                None => Ok(None),
             };
+            if token.is_err()
+                && self.request.source(&self.hold, now).await?.as_ref() != Some(&source)
+            {
+                // It was released meanwhile, so read again.
+                continue;
+            }
+            let token = token?;
             let hold = self.hold.clone();
             let answer = self
                 .run(&hold.key().adopt(1.into(), lease, Some(&source)))
