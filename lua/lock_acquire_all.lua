@@ -17,7 +17,7 @@
 -- Returns wrong_kind, position from 1: that key is not a lock of this shape, or its token is not a number, or its hold
 --   has no token
 -- Publishes to the first in the turn order of such a lock that it is its turn, if the lock is free and the first was
--- not told yet, on the client's own channel
+-- not told yet, and to those that moved up there, on the client's own channel
 
 local call = redis.call
 local field, acquisition_field, number = ARGV[1], ARGV[2], ARGV[3]
@@ -35,7 +35,7 @@ local function is_left(i)
   local line = line_of(KEYS[i], channel, ARGV[4])
   local first, _, moved = line.first(client)
   if first == client then
-    mine[#mine + 1] = {line, moved and '0' or 'next:' .. ARGV[i * 3 + 2]}
+    mine[#mine + 1] = {line, moved and '0' or 'next:' .. ARGV[i * 3 + 2], moved}
   end
   return first and first ~= client
 end
@@ -47,10 +47,20 @@ local function leave()
   end
 end
 
+-- Refuses. Tells those that moved up because the first, which did not come, was taken out.
+local function busy(i)
+  ensure_primary()
+  for _, waited in ipairs(mine) do
+    if waited[3] then
+      waited[1].notify(0, 1, '0')
+    end
+  end
+  return {'busy', i}
+end
+
 for i = 1, free and locks or 0 do
   if is_left(i) then
-    ensure_primary()
-    return {'busy', i}
+    return busy(i)
   end
 end
 if free and #KEYS == locks then
@@ -80,8 +90,7 @@ for i = 1, locks do
   local total = found[1]
   if not total then
     if not free and (call('EXISTS', KEYS[i]) == 1 or is_left(i)) then
-      ensure_primary()
-      return {'busy', i}
+      return busy(i)
     end
     if fenced then
       -- Lua counts exactly only up to 2^53.
@@ -106,8 +115,7 @@ for i = 1, locks do
     end
     local share, ends, replaced = share_of(found[2], number, total)
     if not share then
-      ensure_primary()
-      return {'busy', i}
+      return busy(i)
     end
     before[i] = ends
     local reached, after = raised(total, share, replaced, 1)

@@ -39,12 +39,14 @@ impl Judge {
     /// Judges that an owner was refused a lock because of what it has.
     pub fn refused(&mut self, (process, task): (usize, usize), name: usize, owner: &Owner) {
         let known = &self.names[name];
+        let (delay, spread) = (&self.plan().delay, self.plan().spread);
         let may_have = self.plan().weather != "calm"
             || known.haunted > now()
             || known.forced.is_some()
             || known.left.contains(owner)
-            // In another process it may have what it had, or asks for, during the call.
-            || known.parted >= self.asked(process, task)
+            // In another process it may have what it had, or asks for, during the call. What gives it back may be longer
+            // on its way than the call.
+            || known.parted + delay.jitter + spread >= self.asked(process, task)
             || is_named(owner) && self.may_have_part(name, now());
         let mut holds = self.holds.values();
         if !may_have && !holds.any(|hold| hold.name == name && hold.owner == *owner) {
