@@ -34,7 +34,8 @@ use crate::owner::Owner;
 /// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.
 /// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry. A
 /// hold that a named owner acquired through another kind of lock has no token: re-entering it here returns
-/// [`WrongKind`](crate::ErrorKind::WrongKind).
+/// [`WrongKind`](crate::ErrorKind::WrongKind). A hold that Java acquired without a token, by an `RLock`, cannot be told
+/// from one with a token: to re-enter or adopt it here returns the token of an earlier hold.
 ///
 /// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
 /// across a `FLUSHALL` or a restart without data, provided that the server's clock does not go back in between. Tokens

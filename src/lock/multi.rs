@@ -250,7 +250,8 @@ impl MultiLock {
     /// # Errors
     ///
     /// Same as [`lock`](Self::lock), except that a server that does not answer is an error after one
-    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout). Each request to servers that answer slowly has that
+    /// time.
     ///
     /// # Cancel safety
     ///

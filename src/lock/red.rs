@@ -86,7 +86,7 @@ use crate::protocol::hold_key::Kind;
 /// - Keys were evicted or removed one by one; `SWAPDB` there and back, or between databases that both serve a RedLock;
 ///   `DEBUG RELOAD NOSAVE`; a machine that goes back to a snapshot.
 /// - A server's clock is set ahead or back, even before the first call: it measures uptime.
-/// - Slots of a cluster are assigned without their keys.
+/// - Slots of a cluster are assigned without their keys, or moved within `max_lease` after their server forgot grants.
 /// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not distinguish it from other `CONFIG` calls.
 /// - A `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; handles of one lock with
 ///   different `max_lease`, in any processes.
