@@ -140,6 +140,9 @@ async fn adopted_level_takes_none_of_its_owner_away() {
 async fn grant_that_lay_unread_is_lost_at_once_if_the_lock_was_released_meanwhile() {
     for by in ["force", "handle"] {
         let (_server, client, other) = two().await;
+        // From here on the client listens, so that nothing but its age has a grant checked.
+        let held = client.lock("held for longer").lock().await.unwrap();
+        sleep(secs(1)).await;
         let both = client.read_write_lock("job");
         let lock = both.owned_by(&Owner::named("req-7")).writer();
         // From then on the server has the script, and one poll is enough for a grant.
@@ -155,6 +158,7 @@ async fn grant_that_lay_unread_is_lost_at_once_if_the_lock_was_released_meanwhil
         let stale = unpolled.await.unwrap();
         timeout(millis(100), stale.lost()).await.expect(by);
         theirs.unlock().await.unwrap();
+        held.unlock().await.unwrap();
     }
 }
 
