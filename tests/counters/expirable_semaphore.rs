@@ -11,7 +11,7 @@ use crate::support::probe::{
 };
 use crate::support::scene::{Scene, patient};
 use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
-use redlatch::semaphore::{ExpirableSemaphore, PermitId};
+use redlatch::semaphore::{ExpirablePermit, ExpirableSemaphore, PermitId};
 use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, script};
 
@@ -126,13 +126,20 @@ async fn late_copy_of_an_acquisition_does_not_undo_an_extension() {
     assert_eq!(semaphore.available_permits().await.unwrap(), 1);
 }
 
-// fault: S11
-#[tokio::test]
-async fn full_server_extends_permits_and_remembers_nothing() {
+/// Acquires the only permit of a semaphore, for a minute. Also returns the key by which late copies are recognized.
+async fn leased() -> (Server, ExpirablePermit, String) {
     let (server, client) = start().await;
     let semaphore = client.expirable_semaphore("e").lease(secs(60));
     semaphore.try_set_permits(1).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
+    let mark = format!("redlatch_permit:{{e}}:{}", permit.id());
+    (server, permit, mark)
+}
+
+// fault: S11
+#[tokio::test]
+async fn full_server_extends_permits_and_remembers_nothing() {
+    let (server, permit, mark) = leased().await;
     let mut probe = server.connection();
     probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
     for lease in [600, 700] {
@@ -140,7 +147,6 @@ async fn full_server_extends_permits_and_remembers_nothing() {
         let left = least_left(&server, "{e}:timeout");
         assert!(left > 1_000.0 * (lease - 50) as f64, "{left}");
     }
-    let mark = format!("redlatch_permit:{{e}}:{}", permit.id());
     assert!(!probe.exists(&mark), "no answer was lost");
     permit.release().await.unwrap();
 }
@@ -148,17 +154,13 @@ async fn full_server_extends_permits_and_remembers_nothing() {
 /// An extension that was refused is known not to run.
 #[tokio::test]
 async fn extension_that_was_refused_leaves_no_doubt() {
-    let (server, client) = start().await;
-    let semaphore = client.expirable_semaphore("e").lease(secs(60));
-    semaphore.try_set_permits(1).await.unwrap();
-    let permit = semaphore.acquire().await.unwrap();
+    let (server, permit, mark) = leased().await;
     let mut probe = server.connection();
     let mut set = |key, value| probe.command(&["CONFIG", "SET", key, value]);
     set("min-replicas-to-write", "3");
     assert_eq!(kind(permit.extend(secs(600)).await), ErrorKind::Backend);
     set("min-replicas-to-write", "0");
     permit.extend(secs(600)).await.unwrap();
-    let mark = format!("redlatch_permit:{{e}}:{}", permit.id());
     assert!(!probe.exists(&mark), "no answer was lost");
 }
 

@@ -416,6 +416,23 @@ async fn job_is_entered_again_though_less_is_left_of_its_period_than_a_grant_mus
     assert!((1..=10_000).contains(&left), "{left}");
 }
 
+/// Ends an outage behind the period of a job of one second. The job has run, and its lock is free soon.
+async fn period_ends_in(
+    scene: &Scene,
+    ran: impl Future<Output = Result<Option<()>, Error>>,
+    outage: impl Future<Output = ()>,
+) {
+    let outage = async {
+        outage.await;
+        sleep(millis(1_500)).await;
+        scene.proxy.black_hole(false);
+        scene.proxy.cut();
+    };
+    let (ran, ()) = tokio::join!(soon(ran), outage);
+    assert_eq!(ran.unwrap(), Some(()));
+    eventually_free(&scene.server, "k").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
     let lease = secs(40);
@@ -425,14 +442,7 @@ async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
         scene.proxy.black_hole(true);
         Ok::<_, Error>(())
     });
-    let outage = async {
-        sleep(millis(1_500)).await;
-        scene.proxy.black_hole(false);
-        scene.proxy.cut();
-    };
-    let (ran, ()) = tokio::join!(soon(ran), outage);
-    assert_eq!(ran.unwrap(), Some(()));
-    eventually_free(&scene.server, "k").await;
+    period_ends_in(&scene, ran, async {}).await;
 }
 
 /// The outage begins between the request that learns when the lease ends and the one that cuts it.
@@ -448,13 +458,8 @@ async fn period_that_ends_while_the_cut_of_its_lease_is_in_doubt_is_not_followed
         asks.open();
         cuts.reached().await;
         scene.proxy.black_hole(true);
-        sleep(millis(1_500)).await;
-        scene.proxy.black_hole(false);
-        scene.proxy.cut();
     };
-    let (ran, ()) = tokio::join!(soon(ran), outage);
-    assert_eq!(ran.unwrap(), Some(()));
-    eventually_free(&scene.server, "k").await;
+    period_ends_in(&scene, ran, outage).await;
 }
 
 #[test]

@@ -309,16 +309,22 @@ async fn level_without_a_token_is_not_adopted_with_one() {
     level.unlock().await.unwrap();
 }
 
-/// A hold of `RFencedLock`, which records its owner alone.
+/// The owner field of a thread in Java.
+const JAVA: &str = "8f2d4a5c-0000-4000-8000-000000000000:31";
+
+/// Takes a level as `RFencedLock` does, which records its owner alone, and a token for each level.
+fn java_locks(probe: &mut Connection, token: u64) {
+    probe.command(&["SET", TOKEN, &token.to_string()]);
+    probe.command(&["HINCRBY", NAME, JAVA, "1"]);
+    probe.command(&["PEXPIRE", NAME, "60000"]);
+}
+
 #[tokio::test]
 async fn hold_of_java_that_one_client_has_adopted_has_its_token_for_the_next() {
     let (server, client, other) = start_two().await;
     let mut probe = server.connection();
-    let field = "8f2d4a5c-0000-4000-8000-000000000000:31";
-    let owner = Owner::named(field);
-    probe.command(&["SET", TOKEN, "7"]);
-    probe.command(&["HSET", NAME, field, "1"]);
-    probe.command(&["PEXPIRE", NAME, "60000"]);
+    let owner = Owner::named(JAVA);
+    java_locks(&mut probe, 7);
     let [here, there] = [client, other].map(|it| it.fenced_lock(NAME).owned_by(&owner));
     let adopted = here.adopt().await.unwrap().expect("a level");
     assert_eq!(adopted.token().get(), 7);
@@ -326,19 +332,15 @@ async fn hold_of_java_that_one_client_has_adopted_has_its_token_for_the_next() {
     assert_eq!(there.lock().await.unwrap().token().get(), 7);
 }
 
-/// Each level that `RFencedLock` takes has a token of its own.
 #[tokio::test]
 async fn level_of_java_that_is_adopted_later_has_the_later_token() {
     let (server, client, other) = start_two().await;
     let mut probe = server.connection();
-    let field = "8f2d4a5c-0000-4000-8000-000000000000:31";
-    let owner = Owner::named(field);
+    let owner = Owner::named(JAVA);
     let [here, there] = [client, other].map(|it| it.fenced_lock(NAME).owned_by(&owner));
     let mut adopted = Vec::new();
     for (token, lock) in [(7, here), (8, there)] {
-        probe.command(&["SET", TOKEN, &token.to_string()]);
-        probe.command(&["HINCRBY", NAME, field, "1"]);
-        probe.command(&["PEXPIRE", NAME, "60000"]);
+        java_locks(&mut probe, token);
         let level = lock.adopt().await.unwrap().expect("a level");
         assert_eq!(level.token().get(), token);
         adopted.push(level);
