@@ -220,7 +220,7 @@ impl QuorumAcquire {
         }
     }
 
-    /// Returns when so many servers had fallen silent that the others were no majority, if they still are none.
+    /// Returns since when too few servers have answered for a majority, or `None` if enough answer now.
     pub(super) fn silent_since(&self) -> Option<BootInstant> {
         let silences = self.requests.iter().filter_map(silence);
         let mut silences: Vec<_> = silences.map(|(since, _)| since).collect();

@@ -223,7 +223,7 @@ impl AcquireRequest {
 
     /// Does the work of a call, or fails once it has taken longer than what is `left` and the time of one request.
     ///
-    /// Not an async function, which would keep room for the work beside its box.
+    /// Not an async function: its future would reserve space for the work in addition to the box.
     pub(super) fn within<T>(
         &self,
         left: Duration,

@@ -18,6 +18,7 @@ use crate::hold::attempt::{Attempt, Attempted};
 use crate::options::LeaseTime;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::answer::Adopted;
+use crate::protocol::lock::TransferSource;
 use crate::session::unlock::LevelRelease;
 
 impl Attempt<'_> {
@@ -27,9 +28,14 @@ impl Attempt<'_> {
     /// The token of a fenced lock is read before the move, so that an error leaves the level where it is.
     pub(crate) async fn adopt(mut self) -> Result<Option<Attempted>, Error> {
         let lease = self.request.lease_mode.lease();
-        let Some((sent, token)) = self.take_over(Some(lease)).await? else {
+        let Some((sent, source, mut token)) = self.take_over(Some(lease)).await? else {
             return Ok(None);
         };
+        if !source.is_recorded() {
+            // Redisson's clients may have raised the token meanwhile, and do not record it.
+            let raised = self.request.token(&self.hold, &source).await;
+            token = raised.unwrap_or(token);
+        }
         if self.is_second() {
             return Ok(Some(Attempted::Yielded));
         }
@@ -42,7 +48,7 @@ impl Attempt<'_> {
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
         // Sets no new lease, since the level is released right away.
         match (self.take_over(None).await?, self.undo.take()) {
-            (Some((sent, _)), Some(undo)) => {
+            (Some((sent, ..)), Some(undo)) => {
                 // The hold never enters the local lock, since nobody may re-enter it before it is released.
                 self.hold.taken_over_to_release(sent);
                 self.request
@@ -54,12 +60,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
-    /// With a `lease`, raises the hold's lease to at least that, and also returns the token of a fenced lock.
+    /// Moves one level of the owner here. Returns when the request was sent and where the level came from, or `None` if
+    /// there was nothing to move. With a `lease`, raises the hold's lease to at least that, and returns the token of a
+    /// fenced lock too.
     async fn take_over(
         &mut self,
         lease: Option<LeaseTime>,
-    ) -> Result<Option<(BootInstant, Option<u64>)>, Error> {
+    ) -> Result<Option<(BootInstant, TransferSource, Option<u64>)>, Error> {
         // Reads whose level it is, then moves it. The move compares what was read, so each step can be repeated.
         loop {
             let now = BootInstant::now();
@@ -82,18 +89,7 @@ impl Attempt<'_> {
                 .run(&hold.key().adopt(1.into(), lease, Some(&source)))
                 .await?;
             match Adopted::decode(&answer.reply)? {
-                Adopted::Moved => {
-                    // Redisson's clients may have raised the token meanwhile, and do not record it.
-                    let token = match token {
-                        Some(_) if !source.is_recorded() => self
-                            .request
-                            .token(&self.hold, &source)
-                            .await
-                            .or(Ok(token))?,
-                        token => token,
-                    };
-                    return Ok(Some((answer.sent, token)));
-                }
+                Adopted::Moved => return Ok(Some((answer.sent, source, token))),
                 // Another client was faster, so read again.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
