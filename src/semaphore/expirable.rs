@@ -221,11 +221,7 @@ impl ExpirablePermit {
             let answered = self.client.run(&call, record.timeout).await;
             // If the call was sent more than once, a copy may still be on its way. The extension then stays unsettled,
             // and the next one has the server remember its number, so that the late copy changes nothing.
-            let is_in_doubt = |answer: &Answer| answer.repeated;
-            if !answered
-                .as_ref()
-                .map_or_else(Error::is_unanswered, is_in_doubt)
-            {
+            if !Answer::may_run(&answered) {
                 record.extended();
             }
             let answer = answered?;

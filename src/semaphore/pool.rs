@@ -19,6 +19,7 @@ use crate::permit_id::PermitId;
 use crate::protocol::counted::{Changed, CounterValue, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
+use crate::session::backend::Answer;
 use crate::session::hold::fresh_acquisition_id;
 use crate::session::local_queue::Role;
 use crate::session::permit_record::PermitRecord;
@@ -247,10 +248,7 @@ impl PermitCall<'_> {
         let answer = client.run(&record.acquire(), record.timeout).await;
         // A request without an answer may still be carried out. So may a copy that was sent before the answer, whatever
         // that says.
-        if answer
-            .as_ref()
-            .map_or_else(Error::is_unanswered, |it| it.repeated)
-        {
+        if Answer::may_run(&answer) {
             record.outcome_unknown();
         }
         let answer = answer.inspect_err(|_| self.nothing_taken())?;

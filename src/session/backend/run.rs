@@ -49,6 +49,15 @@ pub(crate) struct Answer {
     pub(crate) repeated: bool,
 }
 
+impl Answer {
+    /// Whether a copy of the call may still run, whatever was answered.
+    pub(crate) fn may_run(answered: &Result<Self, Error>) -> bool {
+        answered
+            .as_ref()
+            .map_or_else(Error::is_unanswered, |answer| answer.repeated)
+    }
+}
+
 impl Backend {
     /// Runs a script and waits for its answer, for at most `budget`. A call that was cut off is sent again within that
     /// time, unless it may run only once, and a call that was sent to the wrong server follows its slot.
